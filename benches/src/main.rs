@@ -1,0 +1,2 @@
+//! wallgate-bench.
+fn main() {}

@@ -1,0 +1,2 @@
+//! wallgate.
+fn main() {}

@@ -1,0 +1,2 @@
+//! wallgate-wall-programs.
+fn main() {}

@@ -1,0 +1,1 @@
+//! wallgate-vault-hashicorp.
