@@ -1,0 +1,123 @@
+//! The configuration file as it is written: names, types and nothing else.
+//!
+//! Unknown keys are errors. What is checked by more than its type keeps its place in the file ([`Spanned`]), so that
+//! [`super::Config`] can name the line.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawConfig {
+    pub(super) state_dir: Option<PathBuf>,
+    pub(super) policy: RawPolicy,
+    pub(super) service: Vec<RawService>,
+    pub(super) upstream: Vec<RawUpstream>,
+    pub(super) credential: Vec<RawCredential>,
+    pub(super) run: RawRun,
+    pub(super) limits: RawLimits,
+    pub(super) vault: RawVaults,
+    pub(super) log: RawLog,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawPolicy {
+    pub(super) bundle: Option<PathBuf>,
+    pub(super) eval_timeout_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawService {
+    pub(super) name: Spanned<String>,
+    pub(super) hosts: Vec<Spanned<String>>,
+    pub(super) profile: Spanned<String>,
+    pub(super) names: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawUpstream {
+    pub(super) host: Spanned<String>,
+    pub(super) address: Spanned<String>,
+    pub(super) ca: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawCredential {
+    pub(super) name: Spanned<String>,
+    pub(super) source: Spanned<String>,
+    pub(super) shape: Spanned<RawShape>,
+    pub(super) bind: RawBinding,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected \"bearer\", \"basic\" or { header = \"NAME\", prefix = \"…\" }")]
+pub(super) enum RawShape {
+    Named(String),
+    Header(RawHeaderShape),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHeaderShape {
+    pub(super) header: String,
+    #[serde(default)]
+    pub(super) prefix: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawBinding {
+    pub(super) hosts: Vec<Spanned<String>>,
+    pub(super) methods: Option<Vec<Spanned<String>>>,
+    pub(super) paths: Option<Vec<Spanned<String>>>,
+    pub(super) sandboxes: Option<Vec<Spanned<String>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRun {
+    pub(super) bind: Vec<Spanned<PathBuf>>,
+    pub(super) ro_bind: Vec<Spanned<PathBuf>>,
+    pub(super) env: BTreeMap<String, Spanned<String>>,
+    pub(super) pass_env: Vec<Spanned<String>>,
+    pub(super) grace_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawLimits {
+    pub(super) connections_per_sandbox: Option<Spanned<u64>>,
+    pub(super) request_body_bytes: Option<Spanned<u64>>,
+    pub(super) inspected_body_bytes: Option<Spanned<u64>>,
+    pub(super) drain_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawVaults {
+    pub(super) hashicorp: Option<RawHashicorp>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHashicorp {
+    pub(super) address: Spanned<String>,
+    pub(super) token: Spanned<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) ca: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawLog {
+    pub(super) level: Option<Spanned<String>>,
+    pub(super) file: Option<PathBuf>,
+}
