@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
-use wallgate_types::authority::{Authority, Host};
-use wallgate_types::sandbox::SandboxId;
+use wallgate_types::authority::Host;
+use wallgate_vault::config::Credential;
+use wallgate_vault::reference::SecretRef;
 
 pub use read::read;
+pub(crate) use read::variable_name;
 
 /// Where the configuration is looked for when `--config` is not given.
 pub const DEFAULT_CONFIG: &str = "/etc/wallgate/wallgate.toml";
@@ -105,7 +107,7 @@ pub struct ServiceConfig {
     /// `hosts`, at least one.
     pub hosts: Vec<Host>,
     /// `profile`: the grammar of its operations.
-    pub profile: wallgate_policy::Profile,
+    pub profile: String,
     /// `names`: a lockfile or list; only what it names exists.
     pub names: Option<PathBuf>,
 }
@@ -123,67 +125,13 @@ pub struct UpstreamConfig {
     pub ca: Option<PathBuf>,
 }
 
-/// One `[[credential]]`.
+/// One `[[credential]]`: what it may be used for, and where its value is.
 #[derive(Debug)]
 pub struct CredentialConfig {
-    /// `name`, as policy asks for it.
-    pub name: String,
+    /// `name`, `shape` and `bind`.
+    pub credential: Credential,
     /// `source`.
-    pub source: SourceConfig,
-    /// `shape`.
-    pub shape: ShapeConfig,
-    /// `bind`.
-    pub binding: BindingConfig,
-}
-
-/// Where a secret is read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SourceConfig {
-    /// `env:NAME` of the supervisor's environment.
-    Env(String),
-    /// `file:PATH` or `file:PATH#KEY`.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The key in it.
-        key: Option<String>,
-    },
-    /// `vault:PATH#FIELD`.
-    Vault {
-        /// The API path, such as `kv/data/ci`.
-        path: String,
-        /// The field.
-        field: String,
-    },
-}
-
-/// How a secret goes into a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ShapeConfig {
-    /// `Authorization: Bearer …`.
-    Bearer,
-    /// `Authorization: Basic …` of a secret that is `user:password`.
-    Basic,
-    /// A header of its own.
-    Header {
-        /// Its name.
-        name: String,
-        /// What stands before the secret.
-        prefix: String,
-    },
-}
-
-/// Where a credential may be used.
-#[derive(Debug)]
-pub struct BindingConfig {
-    /// `hosts`: authorities, port 443 unless they say otherwise; at least one.
-    pub hosts: Vec<Authority>,
-    /// `methods`. Default: any.
-    pub methods: Option<Vec<String>>,
-    /// `paths`: patterns, `*` one segment, `**` any number. Default: any.
-    pub paths: Option<Vec<String>>,
-    /// `sandboxes`. Default: any.
-    pub sandboxes: Option<Vec<SandboxId>>,
+    pub source: SecretRef,
 }
 
 /// `[run]`.
@@ -201,15 +149,15 @@ pub struct RunConfig {
     pub grace: Duration,
 }
 
-/// `[limits]`. `None` leaves the broker's own documented limit.
+/// `[limits]`. `None` leaves the broker's own documented limit (`wallgate_proxy::limits`).
 #[derive(Debug)]
 pub struct LimitsConfig {
     /// `connections_per_sandbox`: at least 1.
     pub connections_per_sandbox: Option<usize>,
-    /// `request_body_bytes`: the largest body that is sent upstream.
-    pub request_body_bytes: Option<u64>,
-    /// `inspected_body_bytes`: the largest body that policy is shown; a longer one is denied where policy needs it.
-    pub inspected_body_bytes: Option<usize>,
+    /// `body_bytes`: the largest request or response body, whatever a rule says.
+    pub body_bytes: Option<u64>,
+    /// `inspect_bytes`: the most of a body that policy is shown; a longer one is denied where policy needs it.
+    pub inspect_bytes: Option<u64>,
     /// `drain_ms`: 0 to 600000. Default: [`DEFAULT_DRAIN`].
     pub drain: Duration,
 }
@@ -220,7 +168,7 @@ pub struct HashicorpConfig {
     /// `address`: `https://HOST[:PORT]`, or `http://` for a loopback address.
     pub address: String,
     /// `token`: an `env:` or `file:` source.
-    pub token: SourceConfig,
+    pub token: SecretRef,
     /// `namespace`. Default: none.
     pub namespace: Option<String>,
     /// `ca`: a PEM file of further roots.
@@ -237,8 +185,14 @@ pub struct LogConfig {
 }
 
 impl Config {
+    /// The directory that relative paths start from.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
+    }
+
     /// Every source that is configured, the vault's own token included.
-    pub fn sources(&self) -> impl Iterator<Item = &SourceConfig> {
+    pub fn sources(&self) -> impl Iterator<Item = &SecretRef> {
         self.credentials
             .iter()
             .map(|credential| &credential.source)
@@ -246,18 +200,14 @@ impl Config {
     }
 
     /// Files that hold secrets, which a sandbox never sees.
-    pub fn secret_files(&self) -> impl Iterator<Item = &Path> {
-        self.sources().filter_map(|source| match source {
-            SourceConfig::File { path, .. } => Some(path.as_path()),
-            SourceConfig::Env(_) | SourceConfig::Vault { .. } => None,
-        })
+    pub fn secret_files(&self) -> impl Iterator<Item = PathBuf> {
+        let files = self.sources().filter(|source| source.scheme() == "file");
+        files.map(|source| self.directory().join(source.locator()))
     }
 
     /// Names of environment variables that hold secrets.
     pub fn secret_variables(&self) -> impl Iterator<Item = &str> {
-        self.sources().filter_map(|source| match source {
-            SourceConfig::Env(name) => Some(name.as_str()),
-            SourceConfig::File { .. } | SourceConfig::Vault { .. } => None,
-        })
+        let variables = self.sources().filter(|source| source.scheme() == "env");
+        variables.map(SecretRef::locator)
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use wallgate_vault::config::RawCredential;
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
@@ -17,7 +18,7 @@ pub(super) struct RawConfig {
     pub(super) policy: RawPolicy,
     pub(super) service: Vec<RawService>,
     pub(super) upstream: Vec<RawUpstream>,
-    pub(super) credential: Vec<RawCredential>,
+    pub(super) credential: Vec<Spanned<RawCredential>>,
     pub(super) run: RawRun,
     pub(super) limits: RawLimits,
     pub(super) vault: RawVaults,
@@ -48,39 +49,6 @@ pub(super) struct RawUpstream {
     pub(super) ca: Option<Spanned<PathBuf>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawCredential {
-    pub(super) name: Spanned<String>,
-    pub(super) source: Spanned<String>,
-    pub(super) shape: Spanned<RawShape>,
-    pub(super) bind: RawBinding,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected \"bearer\", \"basic\" or { header = \"NAME\", prefix = \"…\" }")]
-pub(super) enum RawShape {
-    Named(String),
-    Header(RawHeaderShape),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawHeaderShape {
-    pub(super) header: String,
-    #[serde(default)]
-    pub(super) prefix: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawBinding {
-    pub(super) hosts: Vec<Spanned<String>>,
-    pub(super) methods: Option<Vec<Spanned<String>>>,
-    pub(super) paths: Option<Vec<Spanned<String>>>,
-    pub(super) sandboxes: Option<Vec<Spanned<String>>>,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawRun {
@@ -95,8 +63,8 @@ pub(super) struct RawRun {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawLimits {
     pub(super) connections_per_sandbox: Option<Spanned<u64>>,
-    pub(super) request_body_bytes: Option<Spanned<u64>>,
-    pub(super) inspected_body_bytes: Option<Spanned<u64>>,
+    pub(super) body_bytes: Option<Spanned<u64>>,
+    pub(super) inspect_bytes: Option<Spanned<u64>>,
     pub(super) drain_ms: Option<Spanned<u64>>,
 }
 

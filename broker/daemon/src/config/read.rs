@@ -9,15 +9,14 @@ use std::time::Duration;
 
 use toml::Spanned;
 use wallgate_types::authority::{Authority, Host};
+use wallgate_vault::config::RawCredential;
+use wallgate_vault::reference::SecretRef;
 
-use super::raw::{
-    RawBinding, RawConfig, RawCredential, RawHashicorp, RawLimits, RawLog, RawPolicy, RawRun, RawService, RawShape,
-    RawUpstream,
-};
+use super::raw::{RawConfig, RawHashicorp, RawLimits, RawLog, RawPolicy, RawRun, RawService, RawUpstream};
 use super::{
-    BindingConfig, Config, ConfigError, CredentialConfig, DEFAULT_BUNDLE, DEFAULT_DRAIN, DEFAULT_EVAL_TIMEOUT,
-    DEFAULT_GRACE, DEFAULT_STATE_DIR, HashicorpConfig, LimitsConfig, LogConfig, MAX_CONFIG_BYTES, MAX_ENTRIES,
-    PolicyConfig, RunConfig, ServiceConfig, ShapeConfig, SourceConfig, UpstreamConfig,
+    Config, ConfigError, CredentialConfig, DEFAULT_BUNDLE, DEFAULT_DRAIN, DEFAULT_EVAL_TIMEOUT, DEFAULT_GRACE,
+    DEFAULT_STATE_DIR, HashicorpConfig, LimitsConfig, LogConfig, MAX_CONFIG_BYTES, MAX_ENTRIES, PolicyConfig,
+    RunConfig, ServiceConfig, UpstreamConfig,
 };
 
 /// The longest name of a service or credential, in bytes.
@@ -175,37 +174,31 @@ impl File<'_> {
         Ok((Authority::new(host, 443).map_err(refused)?, false))
     }
 
-    fn source(&self, value: &Spanned<String>, key: &str) -> Result<SourceConfig, ConfigError> {
-        let invalid = |problem: &str| self.invalid(&value.span(), key, problem);
-        let text = value.get_ref();
-        let Some((kind, rest)) = text.split_once(':') else {
-            return Err(invalid("a source begins with env:, file: or vault:"));
-        };
-        if rest.is_empty() {
-            return Err(invalid("the source names nothing after its colon"));
+    /// An `env:` or `file:` reference.
+    fn local_source(&self, value: &Spanned<String>, key: &str) -> Result<SecretRef, ConfigError> {
+        let reference =
+            SecretRef::parse(value.get_ref()).map_err(|error| self.invalid(&value.span(), key, error))?;
+        if ["env", "file"].contains(&reference.scheme()) {
+            Ok(reference)
+        } else {
+            Err(self.invalid(&value.span(), key, "the vault's own token comes from env: or file:"))
         }
-        match kind {
-            "env" if rest.contains('=') => Err(invalid("the name of a variable has no '='")),
-            "env" => Ok(SourceConfig::Env(rest.to_owned())),
-            "file" => {
-                let (path, key) = match rest.split_once('#') {
-                    Some((path, key)) => (path, Some(key.to_owned())),
-                    None => (rest, None),
-                };
-                let path = self.resolve(Path::new(path));
-                Ok(SourceConfig::File { path, key })
+    }
+
+    /// Where `key` stands in the table that begins at `span`, or else the table.
+    fn key_in(&self, span: &Range<usize>, key: &str) -> Range<usize> {
+        let mut start = span.start;
+        for line in self.text.get(span.start..).unwrap_or_default().split_inclusive('\n') {
+            let text = line.trim_start();
+            if start > span.start && text.starts_with('[') {
+                break;
             }
-            "vault" => match rest.split_once('#') {
-                Some((path, field)) if !path.is_empty() && !field.is_empty() => Ok(SourceConfig::Vault {
-                    path: path.to_owned(),
-                    field: field.to_owned(),
-                }),
-                _ => Err(invalid("a vault source is vault:PATH#FIELD")),
-            },
-            _ => Err(invalid(
-                "this version reads env:, file: and vault: sources; no other kind is known",
-            )),
+            if text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')) {
+                return start..start;
+            }
+            start = start.saturating_add(line.len());
         }
+        span.clone()
     }
 }
 
@@ -283,7 +276,9 @@ fn service_configs(file: &File<'_>, raw: &[RawService]) -> Result<Vec<ServiceCon
                     }
                 })
                 .collect::<Result<_, _>>()?;
-            let profile = file.parsed(&service.profile, "service.profile")?;
+            let known = |profile: &String| ["npm", "pypi", "cargo", "git", "none"].contains(&profile.as_str());
+            file.check(&service.profile, "service.profile", known, "must be npm, pypi, cargo, git or none")?;
+            let profile = service.profile.get_ref().clone();
             let list = service.names.as_ref();
             let names = list.map(|path| file.existing(path, "service.names")).transpose()?;
             Ok(ServiceConfig {
@@ -323,91 +318,41 @@ fn upstream_configs(file: &File<'_>, raw: &[RawUpstream]) -> Result<Vec<Upstream
 
 fn credential_configs(
     file: &File<'_>,
-    raw: &[RawCredential],
+    raw: &[Spanned<RawCredential>],
     has_vault: bool,
 ) -> Result<Vec<CredentialConfig>, ConfigError> {
     let mut names = BTreeSet::new();
     raw.iter()
-        .map(|credential| {
-            let name = file.name(&credential.name, "credential.name", &mut names)?;
-            let source = file.source(&credential.source, "credential.source")?;
-            if matches!(source, SourceConfig::Vault { .. }) && !has_vault {
-                let problem = "a vault: source needs [vault.hashicorp] with the server's address and token";
-                return Err(file.invalid(&credential.source.span(), "credential.source", problem));
+        .map(|spanned| {
+            let invalid = |key: &str, problem: &dyn Display| {
+                let place = file.key_in(&spanned.span(), key);
+                file.invalid(&place, &format!("credential.{key}"), problem)
+            };
+            let raw = spanned.get_ref().clone();
+            let (credential, source) = raw.validate().map_err(|error| {
+                let problem = error.to_string();
+                // The first word in backticks is the key, `bind.hosts` being one in the table `bind`.
+                let key = problem.split('`').nth(1).unwrap_or("name").split('.').next();
+                invalid(key.unwrap_or("name"), &problem)
+            })?;
+            if !names.insert(credential.name.clone()) {
+                return Err(invalid("name", &format!("{:?} is defined twice", credential.name)));
             }
-            Ok(CredentialConfig {
-                name,
-                source,
-                shape: shape_config(file, &credential.shape)?,
-                binding: binding_config(file, &credential.bind, &credential.name)?,
-            })
+            match source.scheme() {
+                "env" | "file" => {}
+                "vault" if has_vault => {}
+                "vault" => {
+                    let problem = "a vault: source needs [vault.hashicorp] with the server's address and token";
+                    return Err(invalid("source", &problem));
+                }
+                other => {
+                    let problem = format!("there is no secret source {other}:, there are env:, file: and vault:");
+                    return Err(invalid("source", &problem));
+                }
+            }
+            Ok(CredentialConfig { credential, source })
         })
         .collect()
-}
-
-fn shape_config(file: &File<'_>, raw: &Spanned<RawShape>) -> Result<ShapeConfig, ConfigError> {
-    let invalid = |problem: &str| Err(file.invalid(&raw.span(), "credential.shape", problem));
-    match raw.get_ref() {
-        RawShape::Named(name) if name == "bearer" => Ok(ShapeConfig::Bearer),
-        RawShape::Named(name) if name == "basic" => Ok(ShapeConfig::Basic),
-        RawShape::Named(_) => invalid("must be \"bearer\", \"basic\" or { header = \"NAME\", prefix = \"…\" }"),
-        RawShape::Header(shape) => {
-            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            if shape.header.is_empty() || !shape.header.bytes().all(token) {
-                return invalid("the header's name is not an HTTP token");
-            }
-            if !shape.prefix.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
-                return invalid("the prefix has a byte that no header may hold");
-            }
-            Ok(ShapeConfig::Header {
-                name: shape.header.to_ascii_lowercase(),
-                prefix: shape.prefix.clone(),
-            })
-        }
-    }
-}
-
-fn binding_config(
-    file: &File<'_>,
-    raw: &RawBinding,
-    credential: &Spanned<String>,
-) -> Result<BindingConfig, ConfigError> {
-    if raw.hosts.is_empty() {
-        let problem = "a credential is bound to at least one host";
-        return Err(file.invalid(&credential.span(), "credential.bind.hosts", problem));
-    }
-    let hosts = raw
-        .hosts
-        .iter()
-        .map(|host| Ok(file.authority(host, "credential.bind.hosts")?.0))
-        .collect::<Result<_, ConfigError>>()?;
-    let method = |value: &Spanned<String>| {
-        let upper = |text: &String| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase());
-        let problem = "a method is written in capitals, such as GET";
-        file.check(value, "credential.bind.methods", upper, problem)?;
-        Ok(value.get_ref().clone())
-    };
-    let path = |value: &Spanned<String>| {
-        let problem = "a path pattern begins with '/'";
-        file.check(value, "credential.bind.paths", |text| text.starts_with('/'), problem)?;
-        Ok(value.get_ref().clone())
-    };
-    let sandbox = |value: &Spanned<String>| file.parsed(value, "credential.bind.sandboxes");
-    Ok(BindingConfig {
-        hosts,
-        methods: each(raw.methods.as_deref(), method)?,
-        paths: each(raw.paths.as_deref(), path)?,
-        sandboxes: each(raw.sandboxes.as_deref(), sandbox)?,
-    })
-}
-
-fn each<T>(
-    values: Option<&[Spanned<String>]>,
-    convert: impl FnMut(&Spanned<String>) -> Result<T, ConfigError>,
-) -> Result<Option<Vec<T>>, ConfigError> {
-    values
-        .map(|values| values.iter().map(convert).collect())
-        .transpose()
 }
 
 fn run_config(file: &File<'_>, raw: &RawRun) -> Result<RunConfig, ConfigError> {
@@ -455,13 +400,11 @@ fn limits_config(file: &File<'_>, raw: &RawLimits) -> Result<LimitsConfig, Confi
         file.check(value, key, |count| *count > 0, "must be at least 1")?;
         Ok(Some(*value.get_ref()))
     };
-    let size = |value: Option<u64>| value.map(|count| usize::try_from(count).unwrap_or(usize::MAX));
     let connections = positive(&raw.connections_per_sandbox, "limits.connections_per_sandbox")?;
-    let inspected = positive(&raw.inspected_body_bytes, "limits.inspected_body_bytes")?;
     Ok(LimitsConfig {
-        connections_per_sandbox: size(connections),
-        request_body_bytes: positive(&raw.request_body_bytes, "limits.request_body_bytes")?,
-        inspected_body_bytes: size(inspected),
+        connections_per_sandbox: connections.map(|count| usize::try_from(count).unwrap_or(usize::MAX)),
+        body_bytes: positive(&raw.body_bytes, "limits.body_bytes")?,
+        inspect_bytes: positive(&raw.inspect_bytes, "limits.inspect_bytes")?,
         drain: file.delay(raw.drain_ms.as_ref(), "limits.drain_ms", DEFAULT_DRAIN)?,
     })
 }
@@ -470,11 +413,7 @@ fn vault_config(file: &File<'_>, raw: &RawHashicorp) -> Result<HashicorpConfig, 
     let scheme = |address: &String| address.starts_with("https://") || address.starts_with("http://");
     let problem = "must be https://HOST[:PORT], or http:// for a loopback address";
     file.check(&raw.address, "vault.hashicorp.address", scheme, problem)?;
-    let token = file.source(&raw.token, "vault.hashicorp.token")?;
-    if matches!(token, SourceConfig::Vault { .. }) {
-        let problem = "the vault's own token comes from env: or file:";
-        return Err(file.invalid(&raw.token.span(), "vault.hashicorp.token", problem));
-    }
+    let token = file.local_source(&raw.token, "vault.hashicorp.token")?;
     let ca = raw.ca.as_ref();
     Ok(HashicorpConfig {
         address: raw.address.get_ref().trim_end_matches('/').to_owned(),
@@ -528,7 +467,7 @@ mod tests {
         let config = parse(text, Path::new("w.toml"), Path::new("/etc/w/w.toml")).unwrap();
         assert_eq!(config.state_dir, Path::new("/etc/w/state"));
         assert_eq!(config.policy.bundle, Path::new("/etc/w/p"));
-        assert_eq!(config.secret_files().collect::<Vec<_>>(), [Path::new("/etc/w/s")]);
+        assert_eq!(config.secret_files().collect::<Vec<_>>(), [PathBuf::from("/etc/w/s")]);
     }
 
     #[test]
@@ -559,18 +498,19 @@ mod tests {
             check(text, expected);
         }
         let rows = [
-            ("source = \"T\"\nshape = \"bearer\"", ":3: credential.source: a source begins with"),
-            ("source = \"env:\"\nshape = \"bearer\"", ":3: credential.source: the source names nothing"),
-            ("source = \"op:x\"\nshape = \"bearer\"", ":3: credential.source: this version reads"),
+            ("source = \"T\"\nshape = \"bearer\"", ":3: credential.source: credential \"a\": `source`: the reference has no"),
+            ("source = \"env:\"\nshape = \"bearer\"", ":3: credential.source:"),
+            ("source = \"op:x\"\nshape = \"bearer\"", ":3: credential.source: there is no secret source op:"),
             ("source = \"vault:kv/x#f\"\nshape = \"bearer\"", ":3: credential.source: a vault: source needs"),
-            ("source = \"env:T\"\nshape = \"cookie\"", ":4: credential.shape: must be"),
-            ("source = \"env:T\"\nshape = { header = \"a b\" }", ":4: credential.shape: the header"),
-            ("source = \"env:T\"\nshape = 1", ":4: shape: expected"),
+            ("source = \"env:T\"\nshape = \"cookie\"", ":4: credential.shape: credential \"a\": `shape` is"),
+            ("source = \"env:T\"\nshape = \"bearer\"\nheader = \"x\"", ":5: credential.header:"),
+            ("source = \"env:T\"\nshape = \"header\"\nheader = \"a b\"", ":5: credential.header:"),
+            ("source = \"env:T\"\nshape = 1", ":4: shape: invalid type"),
         ];
         for (body, expected) in rows {
             check(&credential(&format!("{body}\n{bound}\n")), expected);
         }
         let open = "source = \"env:T\"\nshape = \"bearer\"\nbind = { hosts = [] }\n";
-        check(&credential(open), ":2: credential.bind.hosts: a credential is bound");
+        check(&credential(open), ":5: credential.bind: credential \"a\": `bind.hosts` is empty");
     }
 }

@@ -105,7 +105,7 @@ pub struct Wishes {
 }
 
 /// The view, and where the command starts in it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct View {
     /// Before the sandbox's own files are written.
     pub steps: Vec<Step>,
