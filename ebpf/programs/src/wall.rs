@@ -5,8 +5,8 @@ use aya_ebpf::macros::{classifier, map, sk_lookup};
 use aya_ebpf::maps::{HashMap, PerCpuHashMap, RingBuf, SockHash};
 use aya_ebpf::programs::{SkLookupContext, TcContext};
 use wallgate_wall_shared::{
-    CounterRow, EventRow, HEADER_BYTES, Header, MARK, Outgoing, REASON_SLOTS, Reason, SandboxRow, SocketKey, Verdict,
-    classify, describe, guard, steer,
+    CounterRow, EventRow, HEADER_BYTES, Header, MARK, Outgoing, REASON_SLOTS, Reason, SandboxRow, SocketKey,
+    Verdict, classify, describe, guard, steer,
 };
 
 /// ifindex → sandbox. The loader sets the sizes when it loads the object.
@@ -96,7 +96,11 @@ fn finish(frame: &Frame, header: &Header, verdict: Verdict) -> i32 {
     if (dropped || refused) && is_told(seen) {
         tell(frame, header, reason, seen);
     }
-    if dropped { TC_ACT_SHOT as i32 } else { TC_ACT_OK as i32 }
+    if dropped {
+        TC_ACT_SHOT as i32
+    } else {
+        TC_ACT_OK as i32
+    }
 }
 
 #[inline(always)]
@@ -157,7 +161,11 @@ pub(crate) fn wall_out(ctx: TcContext) -> i32 {
             None => Verdict::Drop(Reason::EgressUnknownInterface),
             Some(row) => guard(
                 &header,
-                &Outgoing { mark: frame.mark, ingress_ifindex: frame.ingress_ifindex, frame_bytes: frame.bytes },
+                &Outgoing {
+                    mark: frame.mark,
+                    ingress_ifindex: frame.ingress_ifindex,
+                    frame_bytes: frame.bytes,
+                },
                 row,
             ),
         }
@@ -177,7 +185,10 @@ pub(crate) fn wall_steer(ctx: SkLookupContext) -> u32 {
         count(ifindex, Reason::SteerRefused);
         return SK_DROP;
     };
-    let key = SocketKey { ifindex, listener: listener as u32 };
+    let key = SocketKey {
+        ifindex,
+        listener: listener as u32,
+    };
     match SOCKETS.redirect_sk_lookup(&ctx, key, 0) {
         Ok(()) => {
             count(ifindex, listener.steered());

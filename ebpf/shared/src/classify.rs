@@ -75,7 +75,10 @@ fn ip4(header: &Header, frame_bytes: u32, row: &SandboxRow) -> Result<Reason, Re
     match byte::<23>(header) {
         TCP => tcp(payload, byte::<46>(header), Reason::PassTcp4),
         UDP => udp(payload, be16::<38>(header), be16::<36>(header), Reason::PassDns4),
-        ICMP => echo(payload, bytes::<34, 2>(header) == [8, 0] && destination == row.gateway4),
+        ICMP => echo(
+            payload,
+            bytes::<34, 2>(header) == [8, 0] && destination == row.gateway4,
+        ),
         _ => Err(Reason::Protocol),
     }
 }
@@ -99,7 +102,7 @@ fn ip6(header: &Header, frame_bytes: u32, row: &SandboxRow) -> Result<Reason, Re
     if bytes::<22, 16>(header) != row.ip6 {
         return Err(Reason::SpoofIp6);
     }
-    destination6(bytes::<38, 16>(header), row)?;
+    destination6(&bytes::<38, 16>(header), row)?;
     if bytes::<0, 6>(header) != row.gateway_mac {
         return Err(Reason::ForeignMac);
     }
@@ -166,7 +169,7 @@ fn udp(payload: u32, stated: u16, port: u16, pass: Reason) -> Result<Reason, Rea
 
 #[inline(always)]
 fn echo(payload: u32, is_request_to_gateway: bool) -> Result<Reason, Reason> {
-    if is_request_to_gateway && payload >= 8 && payload <= MAX_ECHO_BYTES {
+    if is_request_to_gateway && (8..=MAX_ECHO_BYTES).contains(&payload) {
         Ok(Reason::PassEcho)
     } else {
         Err(Reason::Icmp)
@@ -196,31 +199,24 @@ fn destination4(destination: [u8; 4], row: &SandboxRow) -> Result<(), Reason> {
 /// Where IPv6 may go. NAT64, 6to4, Teredo and ISATAP addresses are unwrapped and judged by the broker, never by a router;
 /// `::/32` holds the forms that a dual-stack socket would take for IPv4.
 #[inline(always)]
-fn destination6(destination: [u8; 16], row: &SandboxRow) -> Result<(), Reason> {
-    let [a, b, c, d, e, f, rest @ ..] = destination;
-    if [a, b, c, d, e, f] == SANDBOX_NET6 {
-        return if destination == row.gateway6 { Ok(()) } else { Err(Reason::ToSandbox) };
+fn destination6(destination: &[u8; 16], row: &SandboxRow) -> Result<(), Reason> {
+    const LOOPBACK: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    if destination.first_chunk() == Some(&SANDBOX_NET6) {
+        return if *destination == row.gateway6 {
+            Ok(())
+        } else {
+            Err(Reason::ToSandbox)
+        };
     }
-    match (a, b, c, d) {
-        (0, 0, 0, 0) => {
-            let [.., last] = rest;
-            let zeros = rest == [0; 10] || (rest == with_last(last) && last == 1);
-            match (e, f, zeros, last) {
-                (0, 0, true, 0) => Err(Reason::ToUnspecified),
-                (0, 0, true, _) => Err(Reason::ToLoopback),
-                _ => Err(Reason::ToEmbedded),
-            }
-        }
-        (0xfe, 0x80..=0xff, ..) => Err(Reason::ToLinkLocal),
-        (0xff, ..) => Err(Reason::ToMulticast),
-        _ if is_metadata6(&destination) => Err(Reason::ToMetadata),
+    match destination {
+        [0, 0, 0, 0, ..] if *destination == [0; 16] => Err(Reason::ToUnspecified),
+        [0, 0, 0, 0, ..] if *destination == LOOPBACK => Err(Reason::ToLoopback),
+        [0, 0, 0, 0, ..] => Err(Reason::ToEmbedded),
+        [0xfe, 0x80..=0xff, ..] => Err(Reason::ToLinkLocal),
+        [0xff, ..] => Err(Reason::ToMulticast),
+        _ if is_metadata6(destination) => Err(Reason::ToMetadata),
         _ => Ok(()),
     }
-}
-
-#[inline(always)]
-const fn with_last(last: u8) -> [u8; 10] {
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, last]
 }
 
 /// `fd00:ec2::254`, `fd00:ec2::23`, `fd20:ce::254`.
@@ -268,7 +264,8 @@ fn icmp6(header: &Header, frame_bytes: u32, row: &SandboxRow) -> Result<Reason, 
             if bytes::<22, 16>(header) != row.ip6 {
                 return Err(Reason::SpoofIp6);
             }
-            let to_gateway = bytes::<38, 16>(header) == row.gateway6 && bytes::<0, 6>(header) == row.gateway_mac;
+            let to_gateway =
+                bytes::<38, 16>(header) == row.gateway6 && bytes::<0, 6>(header) == row.gateway_mac;
             echo(payload, to_gateway && byte::<55>(header) == 0)
         }
         131 | 132 | 143 => Err(Reason::Mld),
@@ -307,5 +304,9 @@ fn solicitation(header: &Header, payload: u32, row: &SandboxRow) -> Result<Reaso
     let (to, to_mac) = (bytes::<38, 16>(header), bytes::<0, 6>(header));
     let unicast = to == row.gateway6 && to_mac == row.gateway_mac;
     let multicast = to == group && to_mac == [0x33, 0x33, 0xff, x, y, z];
-    if unicast || multicast { Ok(Reason::PassNd) } else { Err(Reason::ForeignMac) }
+    if unicast || multicast {
+        Ok(Reason::PassNd)
+    } else {
+        Err(Reason::ForeignMac)
+    }
 }

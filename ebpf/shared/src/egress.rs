@@ -44,7 +44,11 @@ pub fn guard(header: &Header, outgoing: &Outgoing, row: &SandboxRow) -> Verdict 
 
 #[inline(always)]
 fn ours(marked: bool) -> Verdict {
-    if marked { Verdict::Pass(Reason::EgressPass) } else { Verdict::Drop(Reason::EgressUnmarked) }
+    if marked {
+        Verdict::Pass(Reason::EgressPass)
+    } else {
+        Verdict::Drop(Reason::EgressUnmarked)
+    }
 }
 
 /// A neighbour advertisement of the gateway's own address to one of the sandbox's (RFC 4861, section 4.4).

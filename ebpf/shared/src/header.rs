@@ -52,7 +52,7 @@ pub(crate) fn be16<const AT: usize>(header: &Header) -> u16 {
 /// What an event tells about a frame, as far as the frame goes; nothing here has been checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Described {
-    /// The EtherType, or an 802.3 length.
+    /// The `EtherType`, or an 802.3 length.
     pub ethertype: u16,
     /// The IP protocol or next header, else 0.
     pub protocol: u8,
@@ -70,19 +70,41 @@ pub struct Described {
 pub fn describe(header: &Header) -> Described {
     let ethertype = be16::<12>(header);
     let source_mac = bytes::<6, 6>(header);
-    let none = Described { ethertype, source_mac, ..Described::default() };
+    let none = Described {
+        ethertype,
+        source_mac,
+        ..Described::default()
+    };
     match ethertype {
         IP4 => {
             let [a, b, c, d] = bytes::<26, 4>(header);
             let protocol = byte::<23>(header);
-            let destination_port = if protocol == TCP || protocol == UDP { be16::<36>(header) } else { 0 };
+            let destination_port = if protocol == TCP || protocol == UDP {
+                be16::<36>(header)
+            } else {
+                0
+            };
             let source = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d];
-            Described { protocol, destination_port, source, ..none }
+            Described {
+                protocol,
+                destination_port,
+                source,
+                ..none
+            }
         }
         IP6 => {
             let protocol = byte::<20>(header);
-            let destination_port = if protocol == TCP || protocol == UDP { be16::<56>(header) } else { 0 };
-            Described { protocol, destination_port, source: bytes::<22, 16>(header), ..none }
+            let destination_port = if protocol == TCP || protocol == UDP {
+                be16::<56>(header)
+            } else {
+                0
+            };
+            Described {
+                protocol,
+                destination_port,
+                source: bytes::<22, 16>(header),
+                ..none
+            }
         }
         _ => none,
     }

@@ -74,9 +74,9 @@ reasons! {
     LengthLie = "length_lie", Dropped;
     /// An 802.1Q or 802.1ad tag, in the bytes or in the kernel's metadata.
     Vlan = "vlan", Dropped;
-    /// An 802.3 length in place of the EtherType: LLC or SNAP.
+    /// An 802.3 length in place of the `EtherType`: LLC or SNAP.
     Llc = "llc", Dropped;
-    /// An EtherType other than IPv4, IPv6 and ARP, or IPv6 where it is off.
+    /// An `EtherType` other than IPv4, IPv6 and ARP, or IPv6 where it is off.
     Ethertype = "ethertype", Dropped;
     /// The source MAC address is not the sandbox's.
     SpoofMac = "spoof_mac", Dropped;
@@ -87,7 +87,7 @@ reasons! {
     /// The destination MAC address is not the gateway's.
     ForeignMac = "foreign_mac", Dropped;
 
-    /// The version is not that of the EtherType, or an IPv4 header length other than 20: options.
+    /// The version is not that of the `EtherType`, or an IPv4 header length other than 20: options.
     IpHeader = "ip_header", Dropped;
     /// A fragment of either family, or the reserved IPv4 flag.
     Fragment = "fragment", Dropped;

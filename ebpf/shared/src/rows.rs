@@ -71,7 +71,7 @@ rows! {
         pub reason: u32,
         /// The frame's length.
         pub frame_bytes: u32,
-        /// The EtherType, or the length of an 802.3 frame.
+        /// The `EtherType`, or the length of an 802.3 frame.
         pub ethertype: u16,
         /// The destination port of TCP or UDP, else 0.
         pub destination_port: u16,
@@ -102,6 +102,8 @@ impl SandboxRow {
 
 impl Default for CounterRow {
     fn default() -> Self {
-        Self { frames: [0; REASON_SLOTS] }
+        Self {
+            frames: [0; REASON_SLOTS],
+        }
     }
 }
