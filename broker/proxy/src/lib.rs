@@ -21,7 +21,15 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod client_hello;
 pub mod connection;
+pub mod edge_limits;
 pub mod limits;
+mod lru;
+pub mod names;
 pub mod parse;
+mod rate;
+pub mod resolve;
 pub mod shared;
+pub mod terminate;
+pub mod tls;
