@@ -24,4 +24,5 @@ pub mod accept;
 pub mod connection;
 pub mod limits;
 pub mod parse;
+pub mod scrub;
 pub mod shared;
