@@ -30,6 +30,7 @@ pub mod names;
 pub mod parse;
 mod rate;
 pub mod resolve;
+pub mod scrub;
 pub mod shared;
 pub mod terminate;
 pub mod tls;
