@@ -37,8 +37,8 @@ done
 # apt with lists and archives of its own; only the distribution's own sources are read.
 apt_dir=$dir/apt
 mkdir -p "$apt_dir/lists/partial" "$apt_dir/archives/partial" "$apt_dir/parts"
-sources=$(grep -rlE 'debian-archive-keyring|^deb .*debian' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1) ||
-  fail "no Debian sources in /etc/apt"
+sources=$(grep -rlE 'debian-archive-keyring|^deb .*debian' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1) || true
+[ -n "$sources" ] || fail "no Debian sources in /etc/apt"
 list=$apt_dir/distribution.${sources##*.}
 cp "$sources" "$list"
 apt_options=(
