@@ -12,7 +12,7 @@ use aya::{Ebpf, EbpfLoader, Pod};
 use wallgate_wall_shared::{CounterRow, Listener, SandboxRow, SocketKey};
 
 use crate::error::WallError;
-use crate::object::OBJECT;
+use crate::object;
 
 const INGRESS: &str = "wall_in";
 const EGRESS: &str = "wall_out";
@@ -90,7 +90,7 @@ impl Kernel {
             .map_max_entries(SANDBOXES, max_sandboxes)
             .map_max_entries(COUNTERS, max_sandboxes.saturating_add(1))
             .map_max_entries(SOCKETS, max_sandboxes.saturating_mul(3))
-            .load(OBJECT)
+            .load(&object::bytes())
             .map_err(Box::new)?;
         let ingress = load_classifier(&mut programs, INGRESS)?;
         let egress = load_classifier(&mut programs, EGRESS)?;
