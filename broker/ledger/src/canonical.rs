@@ -48,8 +48,8 @@ pub fn bytes_value(bytes: &[u8]) -> Value {
 }
 
 /// The canonical bytes of a body, short enough for a record.
-pub(crate) fn body(value: Value) -> Result<Vec<u8>, CanonicalError> {
-    let mut value = safe(value, 0)?;
+pub(crate) fn body(mut value: Value) -> Result<Vec<u8>, CanonicalError> {
+    make_safe(&mut value, 0)?;
     let mut bytes = serde_json_canonicalizer::to_vec(&value)?;
     for longest in CUT_STRING_BYTES {
         if bytes.len() <= MAX_BODY_BYTES {
@@ -66,12 +66,12 @@ pub(crate) fn body(value: Value) -> Result<Vec<u8>, CanonicalError> {
 }
 
 /// Replaces what JCS cannot hold.
-fn safe(value: Value, depth: usize) -> Result<Value, CanonicalError> {
+fn make_safe(value: &mut Value, depth: usize) -> Result<(), CanonicalError> {
     if depth > MAX_DEPTH {
         return Err(CanonicalError::TooDeep);
     }
     let deeper = depth.saturating_add(1);
-    Ok(match value {
+    match value {
         Value::Number(number) => {
             let unsafe_integer = match (number.as_u64(), number.as_i64()) {
                 (Some(n), _) => n > MAX_SAFE,
@@ -79,25 +79,16 @@ fn safe(value: Value, depth: usize) -> Result<Value, CanonicalError> {
                 (None, None) => false,
             };
             if unsafe_integer {
-                Value::String(number.to_string())
-            } else {
-                Value::Number(number)
+                *value = Value::String(number.to_string());
             }
+            Ok(())
         }
-        Value::Array(items) => Value::Array(
-            items
-                .into_iter()
-                .map(|item| safe(item, deeper))
-                .collect::<Result<_, _>>()?,
-        ),
-        Value::Object(members) => Value::Object(
-            members
-                .into_iter()
-                .map(|(key, member)| Ok((key, safe(member, deeper)?)))
-                .collect::<Result<_, CanonicalError>>()?,
-        ),
-        Value::Null | Value::Bool(_) | Value::String(_) => value,
-    })
+        Value::Array(items) => items.iter_mut().try_for_each(|item| make_safe(item, deeper)),
+        Value::Object(members) => members
+            .values_mut()
+            .try_for_each(|member| make_safe(member, deeper)),
+        Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
+    }
 }
 
 /// Commits to strings longer than `longest` by digest.

@@ -206,9 +206,9 @@ impl From<IndexError> for OpenError {
                     what: format!("{other}; it can be deleted, and is then made anew from the journal"),
                 },
             },
-            IndexError::Damaged(what) => Self::Damaged {
+            other @ (IndexError::Damaged(_) | IndexError::Row(_)) => Self::Damaged {
                 place: INDEX_FILE.to_owned(),
-                what: format!("{what}; it can be deleted, and is then made anew from the journal"),
+                what: format!("{other}; it can be deleted, and is then made anew from the journal"),
             },
         }
     }
