@@ -10,7 +10,6 @@
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    clippy::cast_precision_loss,
     reason = "a measuring tool: it reads the clock, and stops where it stands"
 )]
 

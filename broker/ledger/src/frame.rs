@@ -97,8 +97,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 fn first8(digest: [u8; 32]) -> [u8; 8] {
-    let [a, b, c, d, e, f, g, h, ..] = digest;
-    [a, b, c, d, e, f, g, h]
+    digest.first_chunk::<8>().copied().unwrap_or_default()
 }
 
 impl SegmentHeader {

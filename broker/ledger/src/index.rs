@@ -104,7 +104,7 @@ fn decode_leaf(index: u64, bytes: &[u8; LEAF_BYTES]) -> Result<LeafRow, IndexErr
         },
         time_ms: u64::from_le_bytes(*time_ms),
         latest_ms: u64::from_le_bytes(*latest_ms),
-        hash: rest.try_into().or_else(|_| Err(damaged()))?,
+        hash: rest.try_into().map_err(|_other_length| damaged())?,
         request: None,
     })
 }
@@ -184,7 +184,7 @@ fn read_state(table: &ReadOnlyTable<&'static str, &'static [u8]>) -> Result<Stat
         return Ok(State::default());
     };
     let damaged = || IndexError::Damaged("its state".to_owned());
-    let stored: StoredState = serde_json::from_slice(bytes.value()).or_else(|_| Err(damaged()))?;
+    let stored: StoredState = serde_json::from_slice(bytes.value()).map_err(|_json| damaged())?;
     State::load(stored).ok_or_else(damaged)
 }
 

@@ -151,6 +151,10 @@ impl Ledger {
     ///
     /// # Errors
     /// See [`OpenError`]: in use, another version, an unsafe key, damage that no crash explains.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "options and clock are the ledger's from then on"
+    )]
     pub fn open(directory: &Path, options: LedgerOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let opened = open::open(directory, &options, Arc::clone(&clock))?;
         let Opened {
@@ -232,6 +236,10 @@ impl Ledger {
     }
 
     /// Records what became of a request. Never blocks and cannot fail: while the writer lives, it is written.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an outcome is recorded once: it is spent here"
+    )]
     pub fn outcome(&self, outcome: OutcomeRecord) {
         let request = outcome.request_id.0;
         match body(&outcome) {
@@ -343,7 +351,10 @@ impl Ledger {
         request: Option<u128>,
     ) -> Result<LeafIndex, LedgerError> {
         let places = Arc::clone(&self.inner.places);
-        let place = places.acquire_owned().await.map_err(|_| LedgerError::Closed)?;
+        let place = places
+            .acquire_owned()
+            .await
+            .map_err(|_closed| LedgerError::Closed)?;
         let (to, answer) = oneshot::channel();
         self.send(Command::Append {
             kind,
@@ -364,7 +375,7 @@ impl Ledger {
                 return Err(failure);
             }
         }
-        self.inner.commands.send(command).map_err(|_| self.gone())
+        self.inner.commands.send(command).map_err(|_not_sent| self.gone())
     }
 
     /// Why there is no answer.

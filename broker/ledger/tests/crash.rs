@@ -2,6 +2,15 @@
 //!
 //! The test runs itself as the child: the child records, and prints each index once it is acknowledged; it is killed with
 //! SIGKILL after a number of lines that differs in each round; then the ledger is opened again.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::items_after_statements,
+    clippy::too_many_lines,
+    clippy::naive_bytecount,
+    reason = "tests stop where they stand"
+)]
 
 mod support;
 

@@ -1,6 +1,15 @@
 //! P10: programs that we did not write verify what we wrote: Go's `x/mod/sumdb` packages `note` and `tlog`.
 //!
 //! Needs Debian's golang-go and golang-golang-x-mod-dev; where they are missing, the test says SKIPPED.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::items_after_statements,
+    clippy::too_many_lines,
+    clippy::naive_bytecount,
+    reason = "tests stop where they stand"
+)]
 
 mod support;
 

@@ -1,4 +1,13 @@
 //! A02: whatever is done to the store, verification fails and names the first bad place.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::items_after_statements,
+    clippy::too_many_lines,
+    clippy::naive_bytecount,
+    reason = "tests stop where they stand"
+)]
 
 mod support;
 
@@ -124,13 +133,14 @@ fn a_forged_frame_is_named_by_the_record() {
     let directory = tempfile::tempdir().unwrap();
     filled(directory.path(), 6);
     type Content = Vec<(bool, u64, Vec<u8>)>;
+    type Change = fn(&mut Content);
     fn record(content: &Content, index: u64) -> usize {
         content
             .iter()
             .position(|(record, at, _)| *record && *at == index)
             .unwrap()
     }
-    let rows: [(&str, u64, fn(&mut Content)); 6] = [
+    let rows: [(&str, u64, Change); 6] = [
         ("altered", 5, |content| {
             let at = record(content, 5);
             let text = String::from_utf8(content[at].2.clone()).unwrap();
