@@ -48,9 +48,13 @@ pub fn bytes_value(bytes: &[u8]) -> Value {
 }
 
 /// The canonical bytes of a body, short enough for a record.
-pub(crate) fn body(value: Value) -> Result<Vec<u8>, CanonicalError> {
-    let mut value = safe(value, 0)?;
-    let mut bytes = serde_json_canonicalizer::to_vec(&value)?;
+pub(crate) fn body(mut value: Value) -> Result<Vec<u8>, CanonicalError> {
+    let plain = make_safe(&mut value, 0)?;
+    let mut bytes = if plain {
+        serde_json::to_vec(&value)?
+    } else {
+        serde_json_canonicalizer::to_vec(&value)?
+    };
     for longest in CUT_STRING_BYTES {
         if bytes.len() <= MAX_BODY_BYTES {
             return Ok(bytes);
@@ -65,13 +69,15 @@ pub(crate) fn body(value: Value) -> Result<Vec<u8>, CanonicalError> {
     }
 }
 
-/// Replaces what JCS cannot hold.
-fn safe(value: Value, depth: usize) -> Result<Value, CanonicalError> {
+/// Replaces what JCS cannot hold. Says whether the value is plain: without fractions, and with ASCII keys only. What
+/// `serde_json` writes of a plain value, sorted by bytes and escaped as little as possible, is JCS already (RFC 8785, sections
+/// 3.2.2 and 3.2.3), at half the cost; that is what nearly every record is.
+fn make_safe(value: &mut Value, depth: usize) -> Result<bool, CanonicalError> {
     if depth > MAX_DEPTH {
         return Err(CanonicalError::TooDeep);
     }
     let deeper = depth.saturating_add(1);
-    Ok(match value {
+    match value {
         Value::Number(number) => {
             let unsafe_integer = match (number.as_u64(), number.as_i64()) {
                 (Some(n), _) => n > MAX_SAFE,
@@ -79,25 +85,27 @@ fn safe(value: Value, depth: usize) -> Result<Value, CanonicalError> {
                 (None, None) => false,
             };
             if unsafe_integer {
-                Value::String(number.to_string())
-            } else {
-                Value::Number(number)
+                *value = Value::String(number.to_string());
+                return Ok(true);
             }
+            Ok(!number.is_f64())
         }
-        Value::Array(items) => Value::Array(
-            items
-                .into_iter()
-                .map(|item| safe(item, deeper))
-                .collect::<Result<_, _>>()?,
-        ),
-        Value::Object(members) => Value::Object(
-            members
-                .into_iter()
-                .map(|(key, member)| Ok((key, safe(member, deeper)?)))
-                .collect::<Result<_, CanonicalError>>()?,
-        ),
-        Value::Null | Value::Bool(_) | Value::String(_) => value,
-    })
+        Value::Array(items) => {
+            let mut plain = true;
+            for item in items {
+                plain &= make_safe(item, deeper)?;
+            }
+            Ok(plain)
+        }
+        Value::Object(members) => {
+            let mut plain = true;
+            for (key, member) in members {
+                plain &= key.is_ascii() & make_safe(member, deeper)?;
+            }
+            Ok(plain)
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => Ok(true),
+    }
 }
 
 /// Commits to strings longer than `longest` by digest.
@@ -201,7 +209,33 @@ mod tests {
         assert!(matches!(body(deep), Err(CanonicalError::TooDeep)));
     }
 
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+            (-1.0e9..1.0e9_f64).prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 64, 8, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+                proptest::collection::btree_map(any::<String>(), inner, 0..8)
+                    .prop_map(|members| members.into_iter().collect()),
+            ]
+        })
+    }
+
     proptest! {
+        /// The short way to canonical bytes gives what the long way gives.
+        #[test]
+        fn any_value_is_stored_as_jcs(value in any_json()) {
+            let stored = body(value).unwrap();
+            let read: Value = serde_json::from_slice(&stored).unwrap();
+            prop_assert_eq!(serde_json_canonicalizer::to_vec(&read).unwrap(), stored);
+        }
+
         #[test]
         fn any_text_reads_back_as_it_was(text in any::<String>()) {
             let stored = body(json!({ "text": text })).unwrap();

@@ -104,7 +104,7 @@ pub fn tiles(reader: &Reader, out: &Path) -> Result<(), ReadError> {
         };
         for hit in reader.since(LeafIndex(start), &page)? {
             let record = hit.record.json.as_bytes();
-            let length = u16::try_from(record.len()).map_err(|_| ReadError::Damaged {
+            let length = u16::try_from(record.len()).map_err(|_too_long| ReadError::Damaged {
                 place: format!("record {}", hit.record.index.0),
                 what: "it is too long for a bundle".to_owned(),
             })?;

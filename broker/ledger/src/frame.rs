@@ -97,8 +97,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 fn first8(digest: [u8; 32]) -> [u8; 8] {
-    let [a, b, c, d, e, f, g, h, ..] = digest;
-    [a, b, c, d, e, f, g, h]
+    digest.first_chunk::<8>().copied().unwrap_or_default()
 }
 
 impl SegmentHeader {
@@ -165,18 +164,21 @@ pub(crate) fn encode(
     if payload.is_empty() || payload.len() > MAX_PAYLOAD_BYTES {
         return Err(FrameError::Length);
     }
-    let mut content = Vec::with_capacity(FRAME_HEADER.saturating_add(payload.len()));
-    content.extend_from_slice(&length.to_le_bytes());
-    content.push(match kind {
+    let start = out.len();
+    out.reserve(FRAME_HEADER.saturating_add(payload.len()));
+    out.extend_from_slice(&[0; 8]);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.push(match kind {
         FrameKind::Record => 1,
         FrameKind::Checkpoint => 2,
     });
-    content.extend_from_slice(&[0; 3]);
-    content.extend_from_slice(&index.to_le_bytes());
-    content.extend_from_slice(&synced.to_le_bytes());
-    content.extend_from_slice(payload);
-    out.extend_from_slice(&check_of(salt, position, &content));
-    out.extend_from_slice(&content);
+    out.extend_from_slice(&[0; 3]);
+    out.extend_from_slice(&index.to_le_bytes());
+    out.extend_from_slice(&synced.to_le_bytes());
+    out.extend_from_slice(payload);
+    if let Some((check, content)) = out.get_mut(start..).and_then(<[u8]>::split_first_chunk_mut::<8>) {
+        *check = check_of(salt, position, content);
+    }
     Ok(())
 }
 

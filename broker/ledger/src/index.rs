@@ -45,6 +45,8 @@ pub(crate) enum IndexError {
     Redb(Box<redb::Error>),
     #[error("the index is damaged: {0}")]
     Damaged(String),
+    #[error("the index is damaged: the row of record {0}")]
+    Row(u64),
 }
 
 impl<E: Into<redb::Error>> From<E> for IndexError {
@@ -84,7 +86,7 @@ fn encode_leaf(row: &LeafRow) -> [u8; LEAF_BYTES] {
 }
 
 fn decode_leaf(index: u64, bytes: &[u8; LEAF_BYTES]) -> Result<LeafRow, IndexError> {
-    let damaged = || IndexError::Damaged(format!("the row of record {index}"));
+    let damaged = || IndexError::Row(index);
     let (position, rest) = bytes.split_first_chunk::<8>().ok_or_else(damaged)?;
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(damaged)?;
     let (kind, rest) = rest.split_first_chunk::<1>().ok_or_else(damaged)?;
@@ -102,7 +104,7 @@ fn decode_leaf(index: u64, bytes: &[u8; LEAF_BYTES]) -> Result<LeafRow, IndexErr
         },
         time_ms: u64::from_le_bytes(*time_ms),
         latest_ms: u64::from_le_bytes(*latest_ms),
-        hash: rest.try_into().or_else(|_| Err(damaged()))?,
+        hash: rest.try_into().map_err(|_other_length| damaged())?,
         request: None,
     })
 }
@@ -182,7 +184,7 @@ fn read_state(table: &ReadOnlyTable<&'static str, &'static [u8]>) -> Result<Stat
         return Ok(State::default());
     };
     let damaged = || IndexError::Damaged("its state".to_owned());
-    let stored: StoredState = serde_json::from_slice(bytes.value()).or_else(|_| Err(damaged()))?;
+    let stored: StoredState = serde_json::from_slice(bytes.value()).map_err(|_json| damaged())?;
     State::load(stored).ok_or_else(damaged)
 }
 

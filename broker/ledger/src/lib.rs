@@ -29,6 +29,8 @@ pub mod checkpoint;
 pub mod display;
 mod entropy;
 pub mod export;
+#[cfg(test)]
+mod faults;
 mod fold;
 mod frame;
 mod index;

@@ -19,7 +19,8 @@ pub(crate) const MAX_BATCH: usize = 1024;
 /// When a segment of the journal is this long, the next begins, in bytes.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 /// The journal grows by this much at a time, so that an `fdatasync` seldom has to write the file's length, in bytes.
-pub(crate) const GROW_BYTES: u64 = 1 << 20;
+/// Unit tests grow it often, so that growing is among the moments at which their disk fails.
+pub(crate) const GROW_BYTES: u64 = if cfg!(test) { 4096 } else { 1 << 20 };
 /// The longest frame payload, in bytes: a record, or a note.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = MAX_RECORD_BYTES;
 /// The longest frame, in bytes.
@@ -38,3 +39,5 @@ pub(crate) const MAX_NOTE_SIGNATURES: usize = 64;
 pub const MAX_HITS: usize = 10_000;
 /// Rows that a query reads at once.
 pub(crate) const QUERY_CHUNK: u64 = 256;
+/// Where several wait at once, the writer waits this long for as many as the last batch had before it syncs.
+pub(crate) const GATHER: Duration = Duration::from_micros(150);

@@ -281,7 +281,7 @@ pub fn open<'a>(note: &'a str, key: &VerifierKey) -> Result<Opened<'a>, NoteErro
         }
         let signature: &[u8; 64] = signature
             .try_into()
-            .or_else(|_| Err(NoteError::Invalid(key.name.clone())))?;
+            .map_err(|_length| NoteError::Invalid(key.name.clone()))?;
         if !key.accepts(text.as_bytes(), signature) {
             return Err(NoteError::Invalid(key.name.clone()));
         }

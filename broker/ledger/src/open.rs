@@ -206,9 +206,9 @@ impl From<IndexError> for OpenError {
                     what: format!("{other}; it can be deleted, and is then made anew from the journal"),
                 },
             },
-            IndexError::Damaged(what) => Self::Damaged {
+            other @ (IndexError::Damaged(_) | IndexError::Row(_)) => Self::Damaged {
                 place: INDEX_FILE.to_owned(),
-                what: format!("{what}; it can be deleted, and is then made anew from the journal"),
+                what: format!("{other}; it can be deleted, and is then made anew from the journal"),
             },
         }
     }
@@ -247,7 +247,8 @@ pub struct Recovered {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Format {
-    format: String,
+    #[serde(rename = "format")]
+    name: String,
     pub(crate) ledger: String,
     pub(crate) origin: String,
     version: u64,
@@ -257,7 +258,7 @@ impl Format {
     fn new(origin: Option<&str>) -> Self {
         let ledger = hex::encode(entropy::bytes::<16>());
         Self {
-            format: FORMAT_NAME.to_owned(),
+            name: FORMAT_NAME.to_owned(),
             origin: origin.map_or_else(|| format!("wallgate/{ledger}"), str::to_owned),
             ledger,
             version: u64::from(FORMAT),
@@ -292,7 +293,7 @@ impl Format {
         }
         let format: Self = serde_json::from_value(value).map_err(|error| bad(error.to_string()))?;
         let canonical = format.encode().map_err(|error| bad(error.to_string()))?;
-        if format.format != FORMAT_NAME || canonical != bytes || format.ledger_id().is_none() {
+        if format.name != FORMAT_NAME || canonical != bytes || format.ledger_id().is_none() {
             return Err(bad("it does not hold what wallgate writes".to_owned()));
         }
         Ok(Some(format))

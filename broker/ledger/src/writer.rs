@@ -30,7 +30,7 @@ use wallgate_types::record::{OutcomeRecord, Recordable};
 use crate::canonical::{self, CanonicalError};
 use crate::journal::JournalError;
 use crate::keeper::{self, Work};
-use crate::limits::{MAX_BATCH, MAX_WAITING};
+use crate::limits::{GATHER, MAX_BATCH, MAX_WAITING};
 use crate::log::{Log, LogError};
 use crate::open::{self, LedgerOptions, OpenError, Opened, Recovered};
 use crate::record::{ControlEvent, Kind};
@@ -151,6 +151,10 @@ impl Ledger {
     ///
     /// # Errors
     /// See [`OpenError`]: in use, another version, an unsafe key, damage that no crash explains.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "options and clock are the ledger's from then on"
+    )]
     pub fn open(directory: &Path, options: LedgerOptions, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let opened = open::open(directory, &options, Arc::clone(&clock))?;
         let Opened {
@@ -198,6 +202,7 @@ impl Ledger {
             every: options.checkpoint_every,
             records: options.checkpoint_records,
             unsynced: false,
+            expected: 0,
         };
         let thread = std::thread::Builder::new()
             .name("ledger-writer".to_owned())
@@ -231,6 +236,10 @@ impl Ledger {
     }
 
     /// Records what became of a request. Never blocks and cannot fail: while the writer lives, it is written.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an outcome is recorded once: it is spent here"
+    )]
     pub fn outcome(&self, outcome: OutcomeRecord) {
         let request = outcome.request_id.0;
         match body(&outcome) {
@@ -342,7 +351,10 @@ impl Ledger {
         request: Option<u128>,
     ) -> Result<LeafIndex, LedgerError> {
         let places = Arc::clone(&self.inner.places);
-        let place = places.acquire_owned().await.map_err(|_| LedgerError::Closed)?;
+        let place = places
+            .acquire_owned()
+            .await
+            .map_err(|_closed| LedgerError::Closed)?;
         let (to, answer) = oneshot::channel();
         self.send(Command::Append {
             kind,
@@ -363,7 +375,7 @@ impl Ledger {
                 return Err(failure);
             }
         }
-        self.inner.commands.send(command).map_err(|_| self.gone())
+        self.inner.commands.send(command).map_err(|_not_sent| self.gone())
     }
 
     /// Why there is no answer.
@@ -389,11 +401,14 @@ struct Writer {
     /// When the next checkpoint is due, in monotonic time.
     due: Duration,
     unsynced: bool,
+    /// How many waited for the last batch.
+    expected: usize,
 }
 
 /// Who waits for one batch.
 #[derive(Default)]
 struct Batch {
+    taken: usize,
     appended: Vec<(LeafIndex, Answer)>,
     checkpoints: Vec<oneshot::Sender<Result<String, LedgerError>>>,
     rotations: Vec<(LeafIndex, oneshot::Sender<Result<LeafIndex, LedgerError>>)>,
@@ -473,12 +488,16 @@ impl Writer {
         queue: &Receiver<Command>,
         batch: &mut Batch,
     ) -> Result<(), LedgerError> {
-        let waiting = std::iter::from_fn(|| queue.try_recv().ok());
-        for command in first.into_iter().chain(waiting).take(MAX_BATCH) {
+        if let Some(command) = first {
             self.take(command, batch)?;
-            if batch.close.is_some() {
-                break;
+            let until = self.clock.monotonic().saturating_add(GATHER);
+            while batch.close.is_none()
+                && batch.taken < MAX_BATCH
+                && let Some(command) = self.more(queue, batch, until)
+            {
+                self.take(command, batch)?;
             }
+            self.expected = batch.appended.len();
         }
         let now = self.clock.monotonic();
         let unsigned = self.log.unsigned();
@@ -507,7 +526,21 @@ impl Writer {
         Ok(())
     }
 
+    /// What else belongs to this batch: all that waits, and, where the last batch was of several, what is about to come.
+    /// They were answered together, so they ask again together; a sync for the first of them alone would keep the rest waiting.
+    fn more(&self, queue: &Receiver<Command>, batch: &Batch, until: Duration) -> Option<Command> {
+        if let Ok(command) = queue.try_recv() {
+            return Some(command);
+        }
+        let wait = until.saturating_sub(self.clock.monotonic());
+        if batch.appended.is_empty() || batch.appended.len() >= self.expected || wait.is_zero() {
+            return None;
+        }
+        queue.recv_timeout(wait).ok()
+    }
+
     fn take(&mut self, command: Command, batch: &mut Batch) -> Result<(), LedgerError> {
+        batch.taken = batch.taken.saturating_add(1);
         match command {
             Command::Append {
                 kind,

@@ -1,4 +1,13 @@
 //! The ledger as its users see it: recording, finding, following, starting and stopping.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::items_after_statements,
+    clippy::too_many_lines,
+    clippy::naive_bytecount,
+    reason = "tests stop where they stand"
+)]
 
 mod support;
 

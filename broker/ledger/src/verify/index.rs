@@ -7,7 +7,7 @@ use super::Place;
 use super::walk::Walk;
 use crate::fold::{LeafRow, NoteRow, State};
 use crate::frame::{Frame, FrameKind};
-use crate::index::{Rows, Snapshot};
+use crate::index::{IndexError, Rows, Snapshot};
 
 /// The index's rows, and how many of them the journal has borne out.
 #[derive(Debug)]
@@ -23,16 +23,16 @@ pub(super) struct Expected {
 }
 
 /// Reads all of the index; `None` when there is none yet.
-pub(super) fn load(path: &Path) -> Result<Option<Expected>, String> {
+pub(super) fn load(path: &Path) -> Result<Option<Expected>, Place> {
     if !path.exists() {
         return Ok(None);
     }
     // redb returns errors for what it checks, and may panic on pages that were altered to pass its checks.
     let loaded = catch_unwind(AssertUnwindSafe(|| {
-        let Some(snapshot) = Snapshot::open(path).map_err(|error| error.to_string())? else {
+        let Some(snapshot) = Snapshot::open(path)? else {
             return Ok(None);
         };
-        let rows = snapshot.rows().map_err(|error| error.to_string())?;
+        let rows = snapshot.rows()?;
         Ok(Some(Expected {
             rows,
             state: snapshot.state().clone(),
@@ -44,7 +44,17 @@ pub(super) fn load(path: &Path) -> Result<Option<Expected>, String> {
             state_met: false,
         }))
     }));
-    loaded.unwrap_or_else(|_panic| Err("it cannot be read".to_owned()))
+    match loaded {
+        Ok(Ok(expected)) => Ok(expected),
+        Ok(Err(error)) => {
+            let index = match error {
+                IndexError::Row(index) => index,
+                IndexError::Redb(_) | IndexError::Damaged(_) => 0,
+            };
+            Err(Place::new(index, "index_damaged", error.to_string()))
+        }
+        Err(_panic) => Err(Place::new(0, "index_damaged", "the index cannot be read")),
+    }
 }
 
 impl Expected {

@@ -141,7 +141,7 @@ pub fn verify(directory: &Path, options: &VerifyOptions) -> Result<Report, Verif
                     index_checked = expected.is_some();
                     directory_walk(&journal_path, &mut walk, expected, live)
                 }
-                Err(what) => Err(Place::new(0, "index_damaged", what)),
+                Err(place) => Err(place),
             })
         }
         Ok(None) => Err(Place::new(0, "format_missing", "format.json is missing")),

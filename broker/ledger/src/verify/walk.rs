@@ -265,7 +265,7 @@ impl Walk {
             .take()
             .filter(|key| key.to_string() == old_vkey)
             .ok_or_else(|| bad("it retires a key that is not in force"))?;
-        let new = VerifierKey::parse(new_vkey).or_else(|_| Err(bad("the new key is none")))?;
+        let new = VerifierKey::parse(new_vkey).map_err(|_none| bad("the new key is none"))?;
         if new.name() != old.name() {
             return Err(bad("the new key has another name"));
         }
