@@ -21,7 +21,29 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
-pub mod connection;
+mod arm;
+pub mod client_hello;
+mod connection;
+mod decide;
+mod deny;
+mod dial;
+pub mod edge_limits;
+mod error;
+mod internal;
 pub mod limits;
+mod lru;
+pub mod names;
+mod outcome;
 pub mod parse;
+mod pool;
+mod rate;
+mod refusals;
+mod relay;
+mod request;
+pub mod resolve;
+mod scrub;
+mod send;
 pub mod shared;
+pub mod terminate;
+pub mod tls;
+mod usage;
