@@ -35,6 +35,7 @@ mod lru;
 pub mod names;
 mod outcome;
 pub mod parse;
+<<<<<<< HEAD
 mod pool;
 mod rate;
 mod refusals;
@@ -43,6 +44,9 @@ mod request;
 pub mod resolve;
 mod scrub;
 mod send;
+=======
+pub mod scrub;
+>>>>>>> cred
 pub mod shared;
 pub mod terminate;
 pub mod tls;
