@@ -26,7 +26,8 @@ pub mod client_hello;
 mod connection;
 mod decide;
 mod deny;
-mod dial;
+pub mod dial;
+pub mod dns;
 pub mod edge_limits;
 mod error;
 mod internal;
@@ -35,18 +36,14 @@ mod lru;
 pub mod names;
 mod outcome;
 pub mod parse;
-<<<<<<< HEAD
 mod pool;
 mod rate;
 mod refusals;
 mod relay;
 mod request;
 pub mod resolve;
-mod scrub;
-mod send;
-=======
 pub mod scrub;
->>>>>>> cred
+mod send;
 pub mod shared;
 pub mod terminate;
 pub mod tls;
