@@ -1,9 +1,10 @@
 //! The data path.
 #![forbid(unsafe_code)]
 
-// DIAL
-// DNS
 pub mod client_hello;
+pub mod client_stream;
+pub mod dial;
+pub mod dns;
 pub mod edge_limits;
 mod lru;
 pub mod names;
