@@ -23,6 +23,7 @@
 pub mod accept;
 mod arm;
 pub mod client_hello;
+pub mod client_stream;
 mod connection;
 mod decide;
 mod deny;
@@ -32,6 +33,7 @@ pub mod edge_limits;
 mod error;
 mod internal;
 pub mod limits;
+mod lookup;
 mod lru;
 pub mod names;
 mod outcome;
