@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::SockRef;
+use nix::sys::socket::{getsockopt, sockopt};
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -38,7 +39,7 @@ pub struct Accepted {
 ///
 /// # Errors
 /// The listener itself failed, which only the kernel can make it do.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     sandbox: Arc<Sandbox>,
     shared: Arc<Shared>,
@@ -88,9 +89,8 @@ async fn admit(stream: TcpStream, peer: SocketAddr, sandbox: &Arc<Sandbox>, shar
             Sandbox::sample(&[("guest", Some(peer.to_string()))])
         })
     };
-    let socket = SockRef::from(&stream);
     if let Some(expected) = sandbox.mark
-        && socket.mark().ok() != Some(expected)
+        && getsockopt(&stream, sockopt::Mark).ok() != Some(expected)
     {
         shared.note(refuse("mark")).await;
         return None;
@@ -101,8 +101,6 @@ async fn admit(stream: TcpStream, peer: SocketAddr, sandbox: &Arc<Sandbox>, shar
     };
     let Ok(place) = Arc::clone(&sandbox.connections).try_acquire_owned() else {
         shared.note(refuse("connection_limit")).await;
-        // A reset, not a wait: nothing of a refused connection stays behind.
-        let _ = socket.set_linger(Some(Duration::ZERO));
         return None;
     };
     let local = stream.local_addr().ok()?;
@@ -138,13 +136,11 @@ async fn note_panic(ended: Result<(), tokio::task::JoinError>, sandbox: &Sandbox
 }
 
 fn is_exhausted(error: &io::Error) -> bool {
-    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
 fn is_fatal(error: &io::Error) -> bool {
-    use rustix::io::Errno;
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP))
 }

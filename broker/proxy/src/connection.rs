@@ -30,8 +30,11 @@ use crate::parse::refusal::Refusal;
 use crate::parse::{BodyError, ResponseBody};
 use crate::request::request;
 use crate::shared::{Sandbox, Shared};
-use crate::terminate::{ClientStream, HttpProtocol, Terminated, TerminateError, terminate};
+use crate::client_stream::ClientStream;
+use crate::terminate::{HttpProtocol, Terminated, TerminateError, terminate};
 
+/// Where names are asked for over TCP (RFC 7766).
+const DNS_PORT: u16 = 53;
 /// Requests for another host than the connection's that one h2 connection may make before it is closed.
 const MISDIRECTED_MAX: u32 = 8;
 /// Requests of one connection that are watched before those that have ended are forgotten.
@@ -54,8 +57,12 @@ pub(crate) struct Connection {
 ///
 /// Cancel-safe in the sense that dropping it closes the connection, and every request on it records its outcome.
 pub(crate) async fn connection(accepted: Accepted, shared: Arc<Shared>, stop: CancellationToken) {
-    let Accepted { sandbox, original_dst, stream, lifeline, place, .. } = accepted;
+    let Accepted { sandbox, original_dst, guest, stream, lifeline, place } = accepted;
+    tracing::trace!(sandbox = %sandbox.facts.id, guest = %guest.0, to = %original_dst.0, "accepted");
     let life = async {
+        if original_dst.0.port() == DNS_PORT {
+            return sandbox.dns.serve_tcp(stream, stop).await;
+        }
         let terminated = match terminate(stream, original_dst, &sandbox.tls, &sandbox.names).await {
             Ok(terminated) => terminated,
             Err(error) => return refuse(&error, &sandbox, &shared).await,
@@ -108,7 +115,7 @@ where
         () = connection.is_over(shared.limits.stream_stall) => {}
         () = stop.cancelled() => {
             serving.as_mut().graceful_shutdown();
-            let _ = serving.await;
+            drop(serving.await);
         }
     }
     if let Some(refusal) = connection.flow.refusal() {
@@ -144,7 +151,7 @@ where
         () = connection.is_over(limits.stream_stall) => {}
         () = stop.cancelled() => {
             serving.as_mut().graceful_shutdown();
-            let _ = serving.await;
+            drop(serving.await);
         }
     }
 }

@@ -41,8 +41,9 @@ pub(crate) async fn inspect(
     let want = match policy.wants_body(&parsed.facts, situation) {
         Ok(None) => return Ok(parsed),
         Ok(Some(want)) => want,
-        Err(ruling) => {
-            let denied = Denied::refused(parsed, &ruling.rule, &ruling.reason);
+        Err(error) => {
+            let refusal = error.refusal();
+            let denied = Denied::refused(parsed, refusal.rule, refusal.reason);
             return Err(Refused { denied, failure: None });
         }
     };

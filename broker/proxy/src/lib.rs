@@ -22,6 +22,7 @@
 
 pub mod accept;
 mod arm;
+pub mod attach;
 pub mod client_hello;
 pub mod client_stream;
 mod connection;

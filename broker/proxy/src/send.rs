@@ -22,7 +22,7 @@ use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
-use wallgate_policy::{RequestShape, canonical};
+use wallgate_policy::canonical_path;
 use wallgate_types::request::{RequestFacts, Scheme};
 
 use crate::arm::{Armed, ArmedParts};
@@ -156,7 +156,7 @@ fn upstream_head(mut head: Parts, facts: &RequestFacts, wishes: Wishes) -> Resul
 
 /// Rebuilds a mirror read from its operation, so that nothing but the package's name and version goes out (DESIGN §9).
 fn canonicalise(head: &mut Parts, facts: &RequestFacts) -> Result<(), Failure> {
-    let target = canonical(&facts.operation, &RequestShape::of(facts)).ok_or(Failure::NotCanonical)?;
+    let target = canonical_path(&facts.operation).ok_or(Failure::NotCanonical)?;
     head.uri = Uri::from(PathAndQuery::try_from(target).map_err(|_invalid| Failure::NotCanonical)?);
     // What policy saw is what the sandbox said; what it did not see is what was injected.
     for (name, _) in &facts.headers {
@@ -208,7 +208,7 @@ async fn handshake1(
         .map_err(Failure::Upstream)?;
     sandbox.spawn(async move {
         // How a connection ends is seen by the exchange on it.
-        let _ = driver.with_upgrades().await;
+        drop(driver.with_upgrades().await);
     });
     Ok(sender)
 }
@@ -229,7 +229,7 @@ async fn handshake2(
         .await
         .map_err(Failure::Upstream)?;
     sandbox.spawn(async move {
-        let _ = driver.await;
+        drop(driver.await);
     });
     Ok(sender)
 }

@@ -17,12 +17,15 @@ use wallgate_types::ruling::Verdict;
 use wallgate_types::sandbox::SandboxFacts;
 
 use crate::arm::Armoury;
+use crate::dns::DnsServer;
 use crate::limits::Limits;
+use crate::lookup::NameDecider;
 use crate::names::NameTable;
 use crate::pool::Pool;
 use crate::refusals::Refusals;
 use crate::resolve::Resolver;
 use crate::terminate::SandboxTls;
+use crate::tls::mint::Minter;
 use crate::tls::upstream::UpstreamTls;
 use crate::usage::Memory;
 
@@ -90,6 +93,7 @@ pub struct Sandbox {
     pub(crate) mark: Option<u32>,
     pub(crate) names: Arc<NameTable>,
     pub(crate) tls: SandboxTls,
+    pub(crate) dns: Arc<DnsServer<NameDecider>>,
     pub(crate) upstream_tls: UpstreamTls,
     pub(crate) resolver: Resolver,
     pub(crate) memory: Arc<Memory>,
@@ -99,6 +103,16 @@ pub struct Sandbox {
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
     wire: Mutex<Wire>,
+}
+
+/// What one sandbox is made of.
+pub(crate) struct SandboxParts {
+    pub(crate) facts: Arc<SandboxFacts>,
+    pub(crate) mark: Option<u32>,
+    pub(crate) names: Arc<NameTable>,
+    pub(crate) minter: Minter,
+    pub(crate) upstream_tls: UpstreamTls,
+    pub(crate) resolver: Resolver,
 }
 
 /// Whether a sandbox may speak at all.
@@ -116,30 +130,24 @@ impl fmt::Debug for Sandbox {
 
 impl Sandbox {
     /// A sandbox that has just been attached.
-    #[must_use]
-    pub fn new(
-        facts: Arc<SandboxFacts>,
-        mark: Option<u32>,
-        names: Arc<NameTable>,
-        tls: SandboxTls,
-        upstream_tls: UpstreamTls,
-        resolver: Resolver,
-        memory: Arc<Memory>,
-        shared: &Shared,
-    ) -> Self {
+    pub(crate) fn new(parts: SandboxParts, shared: &Arc<Shared>) -> Self {
+        let SandboxParts { facts, mark, names, minter, upstream_tls, resolver } = parts;
         let limits = &shared.limits;
+        let memory = Arc::new(Memory::new(limits));
+        let decider = NameDecider::new(Arc::clone(shared), Arc::clone(&memory), Arc::clone(&facts));
         Self {
             refusals: Refusals::new(facts.id.clone(), limits.refusal_window),
             decisions: Decisions { kept: Mutex::default(), limit: limits.remembered_decisions },
             pool: Arc::new(Pool::new(limits, Arc::clone(&shared.clock))),
-            memory,
             connections: Arc::new(Semaphore::new(limits.connections_per_sandbox)),
             tasks: TaskTracker::new(),
             wire: Mutex::new(Wire { cut: CancellationToken::new(), quarantined: false }),
+            tls: SandboxTls::new(minter, Arc::new(decider.clone())),
+            dns: Arc::new(DnsServer::new(Arc::clone(&facts), Arc::clone(&names), Arc::clone(&shared.clock), decider)),
+            memory,
             facts,
             mark,
             names,
-            tls,
             upstream_tls,
             resolver,
         }
