@@ -214,7 +214,7 @@ fn parse(mut body: &[u8]) -> Result<ClientHello, HelloError> {
     Ok(hello)
 }
 
-/// RFC 8446, section 4.2.1: with supported_versions, the legacy version says nothing.
+/// RFC 8446, section 4.2.1: with `supported_versions`, the legacy version says nothing.
 fn offers_modern(legacy_version: u16, versions: Option<&[u8]>) -> Result<bool, HelloError> {
     let Some(mut data) = versions else {
         return Ok(legacy_version >= TLS12);
@@ -304,7 +304,7 @@ pub(crate) mod tests {
         out
     }
 
-    /// A server_name extension with these names of type `host_name`.
+    /// A `server_name` extension with these names of type `host_name`.
     pub(crate) fn sni(names: &[&[u8]]) -> Vec<u8> {
         let list: Vec<u8> = names
             .iter()
@@ -466,12 +466,12 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = read(&bytes);
-            let _ = parse(&bytes);
+            drop(read(&bytes));
+            drop(parse(&bytes));
             if let Some(head) = bytes.first_chunk_mut::<6>() {
                 head.copy_from_slice(&[22, 3, 1, 1, 0, 1]);
             }
-            let _ = read(&bytes);
+            drop(read(&bytes));
         }
     }
 }

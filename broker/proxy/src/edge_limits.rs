@@ -23,11 +23,11 @@ pub const MINT_BURST: u32 = 256;
 /// How many leaves a second a sandbox may have minted, on average.
 pub const MINTS_PER_SECOND: u32 = 32;
 /// How long a leaf is valid.
-pub const LEAF_LIFETIME: Duration = Duration::from_secs(20 * 3600);
+pub const LEAF_LIFETIME: Duration = Duration::from_hours(20);
 /// By how much every certificate is dated back, for sandboxes whose clock is behind.
-pub const BACKDATING: Duration = Duration::from_secs(3600);
+pub const BACKDATING: Duration = Duration::from_hours(1);
 /// How long before its end a leaf is minted anew.
-pub const LEAF_RENEWAL: Duration = Duration::from_secs(4 * 3600);
+pub const LEAF_RENEWAL: Duration = Duration::from_hours(4);
 /// How many stateful TLS sessions a sandbox's server side remembers.
 pub const MAX_SERVER_SESSIONS: usize = 256;
 /// How many upstream names a sandbox's client side remembers sessions for.
@@ -38,7 +38,7 @@ pub const MAX_NAMES: usize = 4096;
 /// The TTL of a synthetic address, in seconds.
 pub const SYNTHETIC_TTL_SECS: u32 = 30;
 /// How long after the last answer an address stands for its name, although its TTL is over.
-pub const NAME_GRACE: Duration = Duration::from_secs(3600);
+pub const NAME_GRACE: Duration = Duration::from_hours(1);
 
 /// How many answers a sandbox's resolver keeps.
 pub const MAX_RESOLVED: usize = 1024;
@@ -49,7 +49,7 @@ pub const MAX_ADDRESSES: usize = 64;
 /// How many of the checked addresses are tried before a dial gives up.
 pub const MAX_DIALLED_ADDRESSES: usize = 8;
 /// How long an answer is believed at most, whatever its TTL says.
-pub const MAX_POSITIVE_TTL: Duration = Duration::from_secs(60);
+pub const MAX_POSITIVE_TTL: Duration = Duration::from_mins(1);
 /// How long it is believed that a name does not exist.
 pub const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(10);
 /// How long a lookup may take.
@@ -73,7 +73,7 @@ pub const DNS_QUERIES_PER_SECOND: u32 = 200;
 /// How many different names a sandbox may ask for in one [`DNS_NAME_WINDOW`].
 pub const MAX_DISTINCT_NAMES: usize = 1024;
 /// The window of [`MAX_DISTINCT_NAMES`].
-pub const DNS_NAME_WINDOW: Duration = Duration::from_secs(60);
+pub const DNS_NAME_WINDOW: Duration = Duration::from_mins(1);
 /// How many UDP queries of one sandbox may be under way.
 pub const MAX_DNS_IN_FLIGHT: usize = 64;
 /// How many DNS connections over TCP a sandbox may hold open.

@@ -18,6 +18,17 @@ pub(crate) enum Failure {
     /// The request's body broke off, or was too large.
     #[error("the request's body: {0}")]
     Body(#[from] BodyError),
+    /// The request's body broke off while it was being sent.
+    #[error("the request's body broke off: {code}")]
+    BodyCut {
+        /// What the sandbox gets.
+        status: StatusCode,
+        /// Why.
+        code: &'static str,
+    },
+    /// A ruling wants a read to be rebuilt from its operation, and this operation has no such form.
+    #[error("the operation has no canonical form")]
+    NotCanonical,
     /// A body that policy wanted to see is encoded in a way that is not read.
     #[error("the body's encoding is not one that policy can look into")]
     Encoding,
@@ -68,6 +79,8 @@ impl Failure {
         match self {
             Self::Refused(refusal) => refusal.code(),
             Self::Body(error) => error.code(),
+            Self::BodyCut { code, .. } => code,
+            Self::NotCanonical => "not_canonical",
             Self::Encoding => "body_encoding",
             Self::Ledger(error) => error.code(),
             Self::LedgerTimeout => "ledger_timeout",
@@ -95,6 +108,8 @@ impl Failure {
             | Self::Upstream(_)
             | Self::UpstreamAnswer
             | Self::Scrub => StatusCode::BAD_GATEWAY,
+            Self::BodyCut { status, .. } => *status,
+            Self::NotCanonical => StatusCode::FORBIDDEN,
             Self::Encoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Ledger(_) | Self::LedgerTimeout | Self::ArmTimeout | Self::Taints => StatusCode::SERVICE_UNAVAILABLE,
             Self::Arm(error) => error.refusal.status(),
@@ -116,7 +131,8 @@ impl Failure {
         match self {
             Self::Refused(refusal) => refusal.to_string(),
             Self::Body(BodyError::RequestLimit { .. }) => "The request's body is larger than is allowed.".to_owned(),
-            Self::Body(_) => "A body broke off.".to_owned(),
+            Self::NotCanonical => "This operation cannot be rebuilt from its name, so nothing was sent.".to_owned(),
+            Self::Body(_) | Self::BodyCut { .. } => "A body broke off.".to_owned(),
             Self::Encoding => "The body is encoded in a way that policy cannot look into.".to_owned(),
             Self::Ledger(_) | Self::LedgerTimeout => "The decision could not be recorded, so nothing was sent.".to_owned(),
             Self::Arm(_) | Self::ArmTimeout => "A credential could not be used, so nothing was sent.".to_owned(),

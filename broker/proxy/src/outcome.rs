@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ use wallgate_types::sandbox::SandboxFacts;
 
 use crate::parse::body::Progress;
 use crate::parse::{BodyError, ResponseBody};
-use crate::scrub::Scrub;
 use crate::usage::Memory;
 
 /// The end of a request that has been decided, until it is known.
@@ -37,7 +36,8 @@ pub(crate) struct Outcome {
     pub(crate) status: Option<StatusCode>,
     pub(crate) dialled: Option<SocketAddr>,
     pub(crate) uses: Vec<CredentialUse>,
-    pub(crate) scrub: Option<Scrub>,
+    /// How many times an injected value was masked.
+    pub(crate) scrubbed: Arc<AtomicU64>,
     end: Option<(OutcomeResult, Option<&'static str>)>,
     void: bool,
 }
@@ -62,7 +62,7 @@ impl Outcome {
             status: None,
             dialled: None,
             uses: Vec::new(),
-            scrub: None,
+            scrubbed: Arc::default(),
             end: None,
             void: false,
         }
@@ -86,9 +86,7 @@ impl Outcome {
     }
 
     /// How a relayed stream of bytes ended.
-    pub(crate) fn relayed(mut self, sent: u64, received: u64, error: Option<&'static str>) {
-        self.progress.request_bytes.store(sent, Ordering::Relaxed);
-        self.progress.response_bytes.store(received, Ordering::Relaxed);
+    pub(crate) fn relayed(mut self, error: Option<&'static str>) {
         let result = if error.is_some() { OutcomeResult::Failed } else { OutcomeResult::Completed };
         self.end = Some((result, error));
     }
@@ -123,7 +121,7 @@ impl Drop for Outcome {
             response_bytes: self.progress.response_bytes.load(Ordering::Relaxed),
             duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
             credentials: std::mem::take(&mut self.uses),
-            scrubbed: self.scrub.as_ref().map_or(0, Scrub::hits),
+            scrubbed: self.scrubbed.load(Ordering::Relaxed),
         });
     }
 }

@@ -55,8 +55,8 @@ mod tests {
         assert!(!bucket.take(Duration::from_millis(99)));
         assert!(bucket.take(Duration::from_millis(100)));
         assert!(!bucket.take(Duration::from_millis(100)));
-        assert!(bucket.take(Duration::from_secs(3600)));
-        assert!(bucket.take(Duration::from_secs(3600)));
-        assert!(!bucket.take(Duration::from_secs(3600)));
+        assert!(bucket.take(Duration::from_hours(1)));
+        assert!(bucket.take(Duration::from_hours(1)));
+        assert!(!bucket.take(Duration::from_hours(1)));
     }
 }

@@ -22,15 +22,13 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::LazyConfigAcceptor;
 use wallgate_types::address::OriginalDst;
@@ -38,6 +36,7 @@ use wallgate_types::authority::{Host, Name};
 use wallgate_types::request::Scheme;
 
 use crate::client_hello::{self, ClientHello, HelloError, Progress};
+use crate::client_stream::{ClientStream, Replayed};
 use crate::edge_limits::{FIRST_BYTE_TIMEOUT, HANDSHAKE_TIMEOUT, MAX_SNIFF_BYTES};
 use crate::names::NameTable;
 use crate::tls::mint::{MintError, Minter};
@@ -265,7 +264,7 @@ pub async fn terminate<S>(
     mut stream: S,
     original_dst: OriginalDst,
     tls: &SandboxTls,
-    names: &NameTable,
+    table: &NameTable,
 ) -> Result<Terminated<S>, TerminateError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -282,13 +281,13 @@ where
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     within(deadline, async {
         if seen.first() == Some(&TLS_HANDSHAKE) {
-            return handshake(stream, seen, original_dst, tls, names).await;
+            return handshake(stream, seen, original_dst, tls, table).await;
         }
         sniff_request_line(&mut stream, &mut seen).await?;
         Ok(Terminated {
             stream: ClientStream::Plain(Replayed::new(seen, stream)),
             original_dst,
-            named: named(None, original_dst, names),
+            named: name_of(None, original_dst, table),
             scheme: Scheme::Http,
             protocol: HttpProtocol::Http1,
             ech_offered: false,
@@ -398,7 +397,7 @@ async fn handshake<S>(
     mut seen: Vec<u8>,
     original_dst: OriginalDst,
     tls: &SandboxTls,
-    names: &NameTable,
+    table: &NameTable,
 ) -> Result<Terminated<S>, TerminateError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -407,7 +406,7 @@ where
         Ok(hello) => hello,
         Err(error) => return Err(refuse(stream, error).await),
     };
-    let (named, config) = match choose(&hello, original_dst, tls, names) {
+    let (named, config) = match choose(&hello, original_dst, tls, table) {
         Ok(chosen) => chosen,
         Err(error) => return Err(refuse(stream, error).await),
     };
@@ -459,10 +458,10 @@ fn choose(
     hello: &ClientHello,
     original_dst: OriginalDst,
     tls: &SandboxTls,
-    names: &NameTable,
+    table: &NameTable,
 ) -> Result<(Named, Arc<ServerConfig>), TerminateError> {
     if let Some(sni) = &hello.server_name
-        && let Some(dialled) = names.lookup(original_dst.0.ip())
+        && let Some(dialled) = table.lookup(original_dst.0.ip())
         && dialled != *sni
     {
         return Err(TerminateError::SniMismatch {
@@ -470,7 +469,7 @@ fn choose(
             dialled,
         });
     }
-    let named = named(hello.server_name.as_ref(), original_dst, names);
+    let named = name_of(hello.server_name.as_ref(), original_dst, table);
     if !tls.mint_policy.may_mint(named.host()) {
         return Err(TerminateError::NotMintable(named.host().clone()));
     }
@@ -484,12 +483,12 @@ fn choose(
     Ok((named, config))
 }
 
-fn named(sni: Option<&Name>, original_dst: OriginalDst, names: &NameTable) -> Named {
+fn name_of(sni: Option<&Name>, original_dst: OriginalDst, table: &NameTable) -> Named {
     if let Some(name) = sni {
         return Named::Sni(Host::Name(name.clone()));
     }
     let address = original_dst.0.ip().to_canonical();
-    match names.lookup(address) {
+    match table.lookup(address) {
         Some(name) => Named::Synthetic(Host::Name(name)),
         None => Named::Literal(Host::from(address)),
     }
@@ -543,136 +542,6 @@ fn handshake_error(error: io::Error) -> TerminateError {
         )) => TerminateError::ClientRefused,
         Some(_) => TerminateError::Handshake(error),
         None => TerminateError::Io(error),
-    }
-}
-
-/// A stream whose first bytes were read already, and are read again.
-#[derive(Debug)]
-pub struct Replayed<S> {
-    seen: Vec<u8>,
-    replayed: usize,
-    stream: S,
-}
-
-impl<S> Replayed<S> {
-    const fn new(seen: Vec<u8>, stream: S) -> Self {
-        Self {
-            seen,
-            replayed: 0,
-            stream,
-        }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Replayed<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let left = this.seen.get(this.replayed..).unwrap_or_default();
-        if left.is_empty() {
-            return Pin::new(&mut this.stream).poll_read(cx, buf);
-        }
-        let length = left.len().min(buf.remaining());
-        buf.put_slice(left.get(..length).unwrap_or_default());
-        this.replayed = this.replayed.saturating_add(length);
-        if this.replayed >= this.seen.len() {
-            // An idle connection keeps nothing of its beginning.
-            this.seen = Vec::new();
-            this.replayed = 0;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Replayed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// The sandbox's side of a connection.
-#[derive(Debug)]
-pub enum ClientStream<S> {
-    /// In the clear.
-    Plain(Replayed<S>),
-    /// Over TLS, which we terminate.
-    Tls(Box<tokio_rustls::server::TlsStream<Replayed<S>>>),
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
-        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! A request's body on its way through: counted, bounded, never collected unless policy asks.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -25,6 +25,8 @@ pub(crate) struct Progress {
     pub(crate) beats: AtomicU64,
     /// The request's body has been read to its end.
     pub(crate) request_complete: AtomicBool,
+    /// Why the request's body broke off, if it did: what the sandbox is told.
+    pub(crate) broken: OnceLock<(StatusCode, &'static str)>,
     limit: AtomicU64,
 }
 
@@ -35,6 +37,7 @@ impl Progress {
             response_bytes: AtomicU64::new(0),
             beats: AtomicU64::new(0),
             request_complete: AtomicBool::new(false),
+            broken: OnceLock::new(),
             limit: AtomicU64::new(limit),
         }
     }
@@ -78,6 +81,14 @@ impl Inbound {
     }
 }
 
+impl Inbound {
+    fn broken(&self, status: StatusCode, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        // Only the first reason counts.
+        let _ = self.progress.broken.set((status, error.code()));
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
 type UnsyncBody = RequestBody;
 
 /// A body without bytes.
@@ -98,7 +109,7 @@ impl Body for Inbound {
                 this.progress.request_complete.store(true, Ordering::Release);
                 return Poll::Ready(None);
             }
-            Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Client(error)))),
+            Some(Err(error)) => return this.broken(StatusCode::BAD_REQUEST, BodyError::Client(error)),
             Some(Ok(frame)) => frame,
         };
         if let Some(data) = frame.data_ref() {
@@ -106,11 +117,11 @@ impl Body for Inbound {
             let before = this.progress.request_bytes.fetch_add(length, Ordering::Relaxed);
             let limit = this.progress.request_limit();
             if before.saturating_add(length) > limit {
-                return Poll::Ready(Some(Err(BodyError::RequestLimit { limit })));
+                return this.broken(StatusCode::PAYLOAD_TOO_LARGE, BodyError::RequestLimit { limit });
             }
         }
         if frame.trailers_ref().is_some_and(|trailers| !are_allowed(trailers)) {
-            return Poll::Ready(Some(Err(BodyError::Trailer)));
+            return this.broken(StatusCode::BAD_REQUEST, BodyError::Trailer);
         }
         if this.incoming.is_end_stream() {
             this.progress.request_complete.store(true, Ordering::Release);

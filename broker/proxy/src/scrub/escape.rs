@@ -64,6 +64,11 @@ pub(super) enum Escape {
     Of(u8, usize),
 }
 
+/// The characters that have a name in HTML.
+pub(super) fn named_characters() -> impl Iterator<Item = u8> {
+    NAMED.iter().map(|(_, value)| *value)
+}
+
 /// Reads the escape that begins here, if one does.
 pub(super) fn read(bytes: &[u8]) -> Escape {
     match bytes.first() {

@@ -55,6 +55,8 @@ pub(super) struct Patterns {
     searches: Vec<(Search, usize)>,
     /// The first four characters of all forms.
     early: Class,
+    /// Whether one of those has a name in HTML.
+    early_named: bool,
     /// What a form can begin with, escapes included.
     starts: Class,
     mask: u8,
@@ -138,6 +140,7 @@ impl Patterns {
             proposals,
             searches,
             early,
+            early_named: escape::named_characters().any(|b| early.has(b)),
             starts: STARTS.into_iter().fold(first, |all, b| all.with(Class::one(b))),
             mask,
         }))
@@ -166,6 +169,23 @@ impl Patterns {
         Found {
             spans: merged(scan.spans),
             undecided,
+        }
+    }
+
+    /// Whether the escape that begins here, or its first byte by itself, can be among a form's first characters.
+    fn may_be_early(&self, rest: &[u8]) -> bool {
+        // Most of what looks like an escape is decided by its next byte.
+        match rest {
+            [b'&', next, ..] if *next != b'#' && !self.early_named => false,
+            [b'\\', next, ..] if !matches!(next, b'u' | b'x' | b'\\') => {
+                self.early.has(b'\\') || self.early.has(*next)
+            }
+            [b'%', next, ..] if !next.is_ascii_hexdigit() => self.early.has(b'%'),
+            [first, ..] => {
+                self.early.has(*first)
+                    || matches!(escape::read(rest), Escape::Of(value, _) if self.early.has(value))
+            }
+            [] => false,
         }
     }
 
@@ -246,11 +266,10 @@ impl Scan<'_> {
         let [a, b, c] = STARTS;
         let bytes = self.bytes;
         for at in memchr3_iter(a, b, c, bytes) {
-            let Escape::Of(value, _) = escape::read(bytes.get(at..).unwrap_or_default()) else {
-                continue;
-            };
-            let itself = bytes.get(at).is_some_and(|b| self.patterns.early.has(*b));
-            if itself || self.patterns.early.has(value) {
+            if bytes
+                .get(at..)
+                .is_some_and(|rest| self.patterns.may_be_early(rest))
+            {
                 for before in 0..WINDOW.min(at.saturating_add(1)) {
                     self.try_all(at.saturating_sub(before));
                 }

@@ -49,13 +49,13 @@ impl Stream {
             joined.extend_from_slice(&piece);
             joined.freeze()
         };
-        self.advance(bytes, false)
+        self.advance(&bytes, false)
     }
 
     /// Nothing follows.
     pub(super) fn finish(&mut self) -> Bytes {
         let held = std::mem::take(&mut self.held);
-        self.advance(held, true)
+        self.advance(&held, true)
     }
 
     /// How many bytes are held back.
@@ -83,8 +83,8 @@ impl Stream {
         self.found
     }
 
-    fn advance(&mut self, bytes: Bytes, last: bool) -> Bytes {
-        let found = self.patterns.scan(&bytes, last);
+    fn advance(&mut self, bytes: &Bytes, last: bool) -> Bytes {
+        let found = self.patterns.scan(bytes, last);
         let decided = found.undecided.unwrap_or(bytes.len());
         // What begins later is found again with the next piece.
         let spans: Vec<_> = found

@@ -17,9 +17,6 @@
 //! both, so only one that lives longer than the time between the two, 90 days, across a restart of the broker sees a
 //! certificate that it does not trust. Rotation happens when the root is loaded: at start.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,18 +34,19 @@ use wallgate_types::sandbox::SandboxId;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::key::EcKey;
+use super::key_file::{
+    MAX_KEY_FILE_BYTES, Overwrite, exists, pem, prepare_directory, read_private, rename, write_atomically,
+};
 use crate::edge_limits::BACKDATING;
 
 /// How long a root is valid.
-const ROOT_LIFETIME: Duration = Duration::from_secs(5 * 365 * 86_400);
+const ROOT_LIFETIME: Duration = Duration::from_hours(43800);
 /// How long before its end a root gets a successor.
-const NEXT_BEFORE: Duration = Duration::from_secs(180 * 86_400);
+const NEXT_BEFORE: Duration = Duration::from_hours(4320);
 /// How long before its end a root is succeeded.
-const PROMOTE_BEFORE: Duration = Duration::from_secs(90 * 86_400);
+const PROMOTE_BEFORE: Duration = Duration::from_hours(2160);
 /// How long an intermediate is valid: longer than any sandbox, shorter than the time in which its root still signs.
-const INTERMEDIATE_LIFETIME: Duration = Duration::from_secs(89 * 86_400);
-/// The largest file that is read as a root.
-const MAX_ROOT_FILE_BYTES: u64 = 64 * 1024;
+const INTERMEDIATE_LIFETIME: Duration = Duration::from_hours(2136);
 
 const ROOT_FILE: &str = "root.pem";
 const NEXT_FILE: &str = "next.pem";
@@ -89,7 +87,7 @@ pub enum CaError {
         expected: u32,
     },
     /// A link, a device or something too large where a key file should be.
-    #[error("{path} is not a plain file of at most {MAX_ROOT_FILE_BYTES} bytes")]
+    #[error("{path} is not a plain file of at most {MAX_KEY_FILE_BYTES} bytes")]
     NotAFile {
         /// The file.
         path: PathBuf,
@@ -183,26 +181,27 @@ impl Root {
         if now < signing.not_before {
             return Err(CaError::NotYetValid { path });
         }
-        let mut trusted = vec![signing.certificate.clone()];
+        let mut neighbours = Vec::new();
         if now.plus(NEXT_BEFORE) >= signing.not_after {
             let next_path = dir.join(NEXT_FILE);
             if !exists(&next_path)? {
                 create(&next_path, &Authority::make(now)?, Overwrite::No)?;
             }
             let next = read_authority(&next_path)?;
-            trusted.push(next.certificate.clone());
             if now.plus(PROMOTE_BEFORE) >= signing.not_after {
                 let previous = pem("CERTIFICATE", &signing.certificate);
                 write_atomically(&dir.join(PREVIOUS_FILE), previous.as_bytes(), Overwrite::Yes)?;
                 rename(&next_path, &path)?;
                 signing = next;
+            } else {
+                neighbours.push(next.certificate);
             }
         }
-        if let Some(previous) = read_previous(&dir.join(PREVIOUS_FILE), now)? {
-            trusted.push(previous);
-        }
-        trusted.dedup();
-        let trust_pem = trusted.iter().map(|der| pem("CERTIFICATE", der)).collect();
+        neighbours.extend(read_previous(&dir.join(PREVIOUS_FILE), now)?);
+        let trust_pem = std::iter::once(&signing.certificate)
+            .chain(&neighbours)
+            .map(|certificate| pem("CERTIFICATE", certificate))
+            .collect();
         Ok(Self {
             signing,
             trust_pem,
@@ -352,73 +351,6 @@ pub(super) fn random_serial() -> Result<SerialNumber, CaError> {
     Ok(SerialNumber::from_slice(&bytes))
 }
 
-fn prepare_directory(dir: &Path) -> Result<(), CaError> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    builder.create(dir).map_err(io("create", dir))?;
-    let metadata = std::fs::symlink_metadata(dir).map_err(io("inspect", dir))?;
-    check_owner(dir, &metadata)?;
-    if metadata.mode() & 0o022 != 0 {
-        return Err(CaError::Permissions {
-            path: dir.to_owned(),
-            mode: metadata.mode() & 0o7777,
-            wanted: "writable by its owner only",
-        });
-    }
-    Ok(())
-}
-
-fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), CaError> {
-    let expected = rustix::process::geteuid().as_raw();
-    if metadata.uid() == expected {
-        return Ok(());
-    }
-    Err(CaError::Owner {
-        path: path.to_owned(),
-        owner: metadata.uid(),
-        expected,
-    })
-}
-
-fn exists(path: &Path) -> Result<bool, CaError> {
-    match std::fs::symlink_metadata(path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(io("inspect", path)(error)),
-    }
-}
-
-/// The bytes of a key file, once it is certain that nobody else could read it.
-fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, CaError> {
-    let no_follow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or_default();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(no_follow)
-        .open(path)
-        .map_err(io("open", path))?;
-    let metadata = file.metadata().map_err(io("inspect", path))?;
-    if !metadata.is_file() || metadata.len() > MAX_ROOT_FILE_BYTES {
-        return Err(CaError::NotAFile {
-            path: path.to_owned(),
-        });
-    }
-    check_owner(path, &metadata)?;
-    if metadata.mode() & 0o177 != 0 {
-        return Err(CaError::Permissions {
-            path: path.to_owned(),
-            mode: metadata.mode() & 0o7777,
-            wanted: "0600 or less",
-        });
-    }
-    // Room for the whole file at once, so that no copy of the key is left behind by a reallocation.
-    let room = usize::try_from(MAX_ROOT_FILE_BYTES).unwrap_or_default();
-    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
-    file.take(MAX_ROOT_FILE_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(io("read", path))?;
-    Ok(bytes)
-}
-
 fn read_authority(path: &Path) -> Result<Authority, CaError> {
     let malformed = |what| CaError::Malformed {
         path: path.to_owned(),
@@ -484,83 +416,4 @@ fn create(path: &Path, authority: &Authority, overwrite: Overwrite) -> Result<()
     let mut text = Zeroizing::new(pem("PRIVATE KEY", document.as_ref()));
     text.push_str(&pem("CERTIFICATE", &authority.certificate));
     write_atomically(path, text.as_bytes(), overwrite)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Overwrite {
-    Yes,
-    No,
-}
-
-/// Writes a file of mode 0600 that is there whole or not at all, also after a power cut.
-fn write_atomically(path: &Path, bytes: &[u8], overwrite: Overwrite) -> Result<(), CaError> {
-    let mut nonce = [0_u8; 8];
-    aws_lc_rs::rand::fill(&mut nonce).or(Err(CaError::Key))?;
-    let temporary = path.with_extension(format!("{:016x}.tmp", u64::from_be_bytes(nonce)));
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(io("create", &temporary))?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(io("write", &temporary))
-        .and_then(|()| match overwrite {
-            Overwrite::Yes => rename(&temporary, path),
-            // A link fails when there is a file already: then somebody else's root is the one.
-            Overwrite::No => match std::fs::hard_link(&temporary, path) {
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-                other => other.map_err(io("link", path)),
-            },
-        });
-    if overwrite == Overwrite::No || written.is_err() {
-        // Nothing can be done about a temporary file that stays; it is as private as the root.
-        drop(std::fs::remove_file(&temporary));
-    }
-    written?;
-    sync_directory(path)
-}
-
-fn rename(from: &Path, to: &Path) -> Result<(), CaError> {
-    std::fs::rename(from, to).map_err(io("rename", to))?;
-    sync_directory(to)
-}
-
-fn sync_directory(path: &Path) -> Result<(), CaError> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    File::open(directory)
-        .and_then(|dir| dir.sync_all())
-        .map_err(io("sync", directory))
-}
-
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CaError {
-    let path = path.to_owned();
-    move |source| CaError::Io { action, path, source }
-}
-
-/// PEM (RFC 7468): lines of 64 characters.
-fn pem(label: &str, der: &[u8]) -> String {
-    use base64::Engine as _;
-    let encoded = Zeroizing::new(base64::engine::general_purpose::STANDARD.encode(der));
-    // Room for everything at once, so that no copy of a key is left behind by a reallocation.
-    let mut text = String::with_capacity(encoded.len().saturating_mul(2).saturating_add(128));
-    text.push_str("-----BEGIN ");
-    text.push_str(label);
-    text.push_str("-----\n");
-    let mut rest = encoded.as_str();
-    while let Some((line, after)) = rest.split_at_checked(64) {
-        text.push_str(line);
-        text.push('\n');
-        rest = after;
-    }
-    if !rest.is_empty() {
-        text.push_str(rest);
-        text.push('\n');
-    }
-    text.push_str("-----END ");
-    text.push_str(label);
-    text.push_str("-----\n");
-    text
 }

@@ -183,8 +183,7 @@ impl Minter {
         if not_after <= now {
             return Err(CaError::Clock);
         }
-        let certificate = self.certificate(host, now, not_after)?;
-        let chain = vec![certificate, self.ca.certificate().clone()];
+        let chain = self.chain(host, now, not_after)?;
         let certified = CertifiedKey::new(chain, Arc::clone(&self.handshake_key));
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -200,12 +199,13 @@ impl Minter {
         })
     }
 
-    fn certificate(
+    /// The leaf and the intermediate: what a client needs besides the root.
+    pub(super) fn chain(
         &self,
         host: &Host,
         now: Timestamp,
         not_after: Timestamp,
-    ) -> Result<CertificateDer<'static>, CaError> {
+    ) -> Result<Vec<CertificateDer<'static>>, CaError> {
         let text = match host {
             Host::Name(name) => name.as_str().to_owned(),
             Host::V4(address) => address.to_string(),
@@ -236,7 +236,7 @@ impl Minter {
         let certificate = params
             .signed_by(&self.leaf_key, self.ca.issuer())
             .map_err(CaError::Certificate)?;
-        Ok(certificate.der().clone())
+        Ok(vec![certificate.der().clone(), self.ca.certificate().clone()])
     }
 }
 

@@ -18,7 +18,11 @@ pub mod mint;
 pub mod upstream;
 
 mod key;
+mod key_file;
 mod ocsp;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -33,3 +37,9 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 pub(crate) const ALPN_H2: &[u8] = b"h2";
 /// HTTP/1.1 by ALPN.
 pub(crate) const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// A staple that says "revoked" or "good" of this serial number.
+#[cfg(test)]
+pub(crate) fn test_staple(serial: &[u8], revoked: bool) -> Vec<u8> {
+    ocsp::tests::staple(&[(serial, if revoked { 0xa1 } else { 0x80 })])
+}

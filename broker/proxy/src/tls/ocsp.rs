@@ -81,7 +81,7 @@ fn element<'a>(input: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn der(tag: u8, content: &[u8]) -> Vec<u8> {
@@ -99,7 +99,7 @@ pub(super) mod tests {
     }
 
     /// A staple that gives each serial its status tag.
-    pub(in crate::tls) fn staple(statuses: &[(&[u8], u8)]) -> Vec<u8> {
+    pub(crate) fn staple(statuses: &[(&[u8], u8)]) -> Vec<u8> {
         let singles: Vec<u8> = statuses
             .iter()
             .flat_map(|(serial, status)| {

@@ -130,7 +130,7 @@ pub struct OwnCa {
 /// Why there are no roots to verify with.
 #[derive(Debug, Error)]
 pub enum TrustError {
-    /// A configured file holds no certificate, or one that is no authority's.
+    /// A configured file holds no certificate, or one that is no authority's, or one with a weak key.
     #[error("{origin} holds no usable CA certificate")]
     NoCertificate {
         /// Where it came from.
@@ -244,6 +244,9 @@ fn roots_from_pem(pem: &[u8], origin: &str) -> Result<RootCertStore, TrustError>
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.or(Err(unusable()))?;
+        if is_weak(&certificate) {
+            return Err(unusable());
+        }
         roots.add(certificate).or(Err(unusable()))?;
     }
     if roots.is_empty() {
@@ -463,4 +466,57 @@ fn is_weak(certificate: &[u8]) -> bool {
 fn is_revoked(certificate: &[u8], staple: &[u8]) -> bool {
     x509_parser::parse_x509_certificate(certificate)
         .is_ok_and(|(_, parsed)| says_revoked(staple, parsed.raw_serial()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After the vectors were made.
+    const NOW: Duration = Duration::from_secs(1_800_000_001);
+
+    #[track_caller]
+    fn check(root: &[u8], leaf: &[u8], expected: Result<(), CertificateReason>) {
+        let root = CertificateDer::from_pem_slice(root).unwrap();
+        let leaf = CertificateDer::from_pem_slice(leaf).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(root.clone()).unwrap();
+        let name = ServerName::try_from("a.test").unwrap();
+        let now = UnixTime::since_unix_epoch(NOW);
+        let verifier = Verifier::new(roots).unwrap();
+        let got = verifier.verify_server_cert(&leaf, &[root], &name, &[], now);
+        let got = got.map(drop).map_err(|error| CertificateReason::of(&error));
+        assert_eq!(got, expected.map_err(Some));
+    }
+
+    #[test]
+    fn an_old_signature_or_a_small_key_is_called_weak() {
+        let small_root = include_bytes!("testdata/small_issuer_root.pem");
+        assert!(roots_from_pem(small_root, "corp-ca.pem").is_err());
+        let by_small_root = include_bytes!("testdata/small_issuer_leaf.pem");
+        check(small_root, by_small_root, Err(CertificateReason::Weak));
+        check(
+            include_bytes!("testdata/sha1_root.pem"),
+            include_bytes!("testdata/sha1_leaf.pem"),
+            Err(CertificateReason::Weak),
+        );
+        // A leaf's own key signs in the handshake only, and there it fails.
+        let small_leaf = include_bytes!("testdata/small_leaf_leaf.pem");
+        check(include_bytes!("testdata/small_leaf_root.pem"), small_leaf, Ok(()));
+        let leaf = CertificateDer::from_pem_slice(small_leaf).unwrap();
+        let failed = name_weakness(CertificateError::BadSignature.into(), std::iter::once(&leaf));
+        assert_eq!(CertificateReason::of(&failed), Some(CertificateReason::Weak));
+    }
+
+    #[test]
+    fn nothing_verifies_without_roots() {
+        let verifier = Verifier::new(RootCertStore::empty()).unwrap();
+        let leaf = CertificateDer::from_pem_slice(include_bytes!("testdata/sha1_leaf.pem")).unwrap();
+        let name = ServerName::try_from("a.test").unwrap();
+        let got = verifier.verify_server_cert(&leaf, &[], &name, &[], UnixTime::since_unix_epoch(NOW));
+        assert_eq!(
+            CertificateReason::of(&got.unwrap_err()),
+            Some(CertificateReason::UnknownIssuer)
+        );
+    }
 }
