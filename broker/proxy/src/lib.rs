@@ -21,14 +21,6 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
-pub mod client_hello;
-pub mod connection;
-pub mod edge_limits;
-pub mod limits;
-mod lru;
-pub mod names;
-pub mod parse;
-mod rate;
 mod arm;
 pub mod attach;
 pub mod client_hello;
