@@ -12,7 +12,6 @@
 //!                                       ◀──  opened {…}                        or failed {exit, message}
 //!  attach {sandbox, mark, …} +3 sockets ──▶       records the attach proof
 //!                                       ◀──  ready {sandbox, ledger_index}
-//!                                       ◀──  quit {sandbox, reason}            any time
 //!  detach {sandbox, counters}           ──▶       drains, records the counters
 //!                                       ◀──  detached {sandbox, summary}
 //!  shutdown                             ──▶       stop record, last checkpoint
@@ -98,7 +97,7 @@ pub struct Attach {
 pub struct CounterRow {
     /// The stable reason code.
     pub reason: String,
-    /// `passed`, `dropped` or `refused`.
+    /// `passed`, `dropped`, `refused` or `noted`.
     pub effect: String,
     /// How many.
     pub frames: u64,
@@ -127,13 +126,6 @@ pub enum ToSupervisor {
         /// Where the proof stands.
         ledger_index: u64,
     },
-    /// The sandbox says that its task cannot be done.
-    Quit {
-        /// Which.
-        sandbox: SandboxId,
-        /// Its own words, made inert for a terminal.
-        reason: String,
-    },
     /// The sandbox's connections are over and its counters recorded.
     Detached {
         /// Which.
@@ -148,14 +140,16 @@ pub enum ToSupervisor {
     },
 }
 
-/// What a sandbox did, in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What a sandbox did, as the ledger has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
-    /// Requests that went out.
+    /// Decisions that let something out, name lookups included.
     pub allowed: u64,
-    /// Requests that were refused.
+    /// Decisions that did not.
     pub denied: u64,
+    /// Why it says that its task cannot be done, if it says so: its own words, made inert for a terminal.
+    pub quit: Option<String>,
 }
 
 /// Why a message could not be sent or read.

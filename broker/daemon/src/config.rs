@@ -95,6 +95,8 @@ pub struct Config {
 pub struct PolicyConfig {
     /// `bundle`: a directory. Default: [`DEFAULT_BUNDLE`] beside the configuration.
     pub bundle: PathBuf,
+    /// `data`: JSON files laid over the bundle's `data.json`. Default: none.
+    pub data: Vec<PathBuf>,
     /// `eval_timeout_ms`: 1 to 10000. Default: [`DEFAULT_EVAL_TIMEOUT`].
     pub eval_timeout: Duration,
 }

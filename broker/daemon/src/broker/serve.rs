@@ -38,7 +38,6 @@ pub(super) async fn serve(channel: &Channel, mut parts: Parts) -> Result<(), Fai
                 Some(Err(ChannelError::Closed)) => break,
                 Some(Err(error)) => return Err(Failure::internal(error)),
             },
-            (sandbox, reason) = parts.quit() => send(&ToSupervisor::Quit { sandbox, reason })?,
             _ = terminate.recv() => break,
         }
     }

@@ -29,6 +29,7 @@ pub(super) struct RawConfig {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RawPolicy {
     pub(super) bundle: Option<PathBuf>,
+    pub(super) data: Vec<Spanned<PathBuf>>,
     pub(super) eval_timeout_ms: Option<Spanned<u64>>,
 }
 

@@ -248,8 +248,10 @@ fn policy_config(file: &File<'_>, raw: &RawPolicy) -> Result<PolicyConfig, Confi
         }
     };
     let bundle = raw.bundle.as_deref().unwrap_or(Path::new(DEFAULT_BUNDLE));
+    let data = raw.data.iter().map(|path| file.existing(path, "policy.data"));
     Ok(PolicyConfig {
         bundle: file.resolve(bundle),
+        data: data.collect::<Result<_, _>>()?,
         eval_timeout,
     })
 }

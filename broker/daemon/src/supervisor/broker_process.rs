@@ -117,12 +117,9 @@ impl BrokerProcess {
         counters: Vec<CounterRow>,
     ) -> Result<Summary, Failure> {
         self.send(&ToBroker::Detach { sandbox, counters }, &[])?;
-        loop {
-            match self.next(self.drain.saturating_add(CLOSE_DEADLINE)).await? {
-                ToSupervisor::Detached { summary, .. } => return Ok(summary),
-                ToSupervisor::Quit { .. } => {}
-                _ => return Err(Failure::internal(ChannelError::Unexpected { expected: "detached" })),
-            }
+        match self.next(self.drain.saturating_add(CLOSE_DEADLINE)).await? {
+            ToSupervisor::Detached { summary, .. } => Ok(summary),
+            _ => Err(Failure::internal(ChannelError::Unexpected { expected: "detached" })),
         }
     }
 

@@ -85,7 +85,7 @@ async fn announce(broker: &mut BrokerProcess, prepared: &Prepared, attachment: &
             "ifindex": proof.ifindex,
             "ingress_program": proof.ingress_program,
             "egress_program": proof.egress_program,
-            "lookup_program": proof.lookup_program,
+            "steer_program": proof.steer_program,
             "map_generation": proof.map_generation,
             "object_sha256": proof.object_sha256,
         }),
@@ -141,9 +141,6 @@ async fn run_command(
         tokio::select! {
             ended = command.ended() => return ended.map_err(refused),
             event = broker.event() => match event {
-                Event::Said(ToSupervisor::Quit { reason, .. }) => {
-                    eprintln!("wallgate: the sandbox says that its task cannot be done: {reason}");
-                }
                 Event::Said(ToSupervisor::Failed(failure)) => {
                     command.kill();
                     return Err(failure);
@@ -201,18 +198,22 @@ async fn close(mut broker: BrokerProcess, id: SandboxId, counters: Vec<CounterRo
         Err(failure) => eprintln!("wallgate: {failure}"),
     }
     if !quiet {
-        let Summary { allowed, denied } = summary;
+        let Summary { allowed, denied, quit } = summary;
         eprintln!("wallgate: sandbox {id}: {allowed} allowed, {denied} denied");
+        if let Some(reason) = quit {
+            eprintln!("wallgate: sandbox {id} says that its task cannot be done: {reason}");
+        }
     }
 }
 
 fn counter_rows(counters: Vec<Counter>) -> Vec<CounterRow> {
     let row = |counter: Counter| CounterRow {
-        reason: counter.reason.to_owned(),
-        effect: match counter.verdict {
+        reason: counter.reason.as_str().to_owned(),
+        effect: match counter.effect() {
             wallgate_wall::Effect::Passed => "passed",
             wallgate_wall::Effect::Dropped => "dropped",
             wallgate_wall::Effect::Refused => "refused",
+            wallgate_wall::Effect::Noted => "noted",
         }
         .to_owned(),
         frames: counter.frames,
