@@ -9,6 +9,8 @@ mod logging;
 mod parts;
 mod serve;
 
+pub(crate) use parts::{policy_limits, told_whole};
+
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -174,7 +174,9 @@ pub enum ChannelError {
         expected: &'static str,
     },
     /// The other end speaks another version.
-    #[error("the two processes speak versions {ours} and {theirs} of the channel; they must be the same program")]
+    #[error(
+        "the two processes speak versions {ours} and {theirs} of the channel; they must be the same program"
+    )]
     Version {
         /// [`VERSION`].
         ours: u32,
@@ -233,7 +235,11 @@ impl Channel {
     ///
     /// # Errors
     /// See [`ChannelError`].
-    pub fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    pub fn send<T: Serialize>(
+        &self,
+        message: &T,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
         let bytes = serde_json::to_vec(message).map_err(ChannelError::Malformed)?;
         if bytes.len() > MAX_MESSAGE_BYTES || descriptors.len() > MAX_DESCRIPTORS {
             return Err(ChannelError::TooLong);
@@ -268,7 +274,10 @@ impl Channel {
                 descriptors.extend(rights);
             }
         }
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        {
             return Err(ChannelError::TooLong);
         }
         let text = bytes.get(..received.bytes).unwrap_or_default();
@@ -345,7 +354,10 @@ mod tests {
         ];
         for row in rows {
             supervisor.send(&row, &[]).unwrap();
-            assert!(matches!(broker.receive::<ToBroker>(), Err(ChannelError::Malformed(_))), "{row}");
+            assert!(
+                matches!(broker.receive::<ToBroker>(), Err(ChannelError::Malformed(_))),
+                "{row}"
+            );
         }
         let long = "x".repeat(MAX_MESSAGE_BYTES);
         assert!(matches!(supervisor.send(&long, &[]), Err(ChannelError::TooLong)));
@@ -362,7 +374,13 @@ mod tests {
     fn says_when_the_other_end_is_gone() {
         let (supervisor, broker) = ends();
         drop(broker);
-        assert!(matches!(supervisor.send(&ToBroker::Shutdown, &[]), Err(ChannelError::Closed)));
-        assert!(matches!(supervisor.receive::<ToSupervisor>(), Err(ChannelError::Closed)));
+        assert!(matches!(
+            supervisor.send(&ToBroker::Shutdown, &[]),
+            Err(ChannelError::Closed)
+        ));
+        assert!(matches!(
+            supervisor.receive::<ToSupervisor>(),
+            Err(ChannelError::Closed)
+        ));
     }
 }

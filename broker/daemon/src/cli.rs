@@ -147,7 +147,9 @@ mod tests {
 
     #[test]
     fn what_follows_the_command_belongs_to_it() {
-        let cli = Cli::try_parse_from(["wallgate", "run", "--config", "c", "--label", "team=x", "--", "curl", "--quiet"]);
+        let cli = Cli::try_parse_from([
+            "wallgate", "run", "--config", "c", "--label", "team=x", "--", "curl", "--quiet",
+        ]);
         let Command::Run(arguments) = cli.unwrap().command else {
             panic!("not a run")
         };

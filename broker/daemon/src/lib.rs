@@ -25,6 +25,7 @@ mod detect;
 mod doctor;
 pub mod exit;
 mod ledger_commands;
+mod output;
 mod policy_commands;
 pub mod sandbox;
 pub mod state;
@@ -37,9 +38,13 @@ pub fn main() -> ExitCode {
     let arguments = match cli::Cli::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            let code = if error.use_stderr() { exit::Exit::Usage.code() } else { 0 };
+            let code = if error.use_stderr() {
+                exit::Exit::Usage.code()
+            } else {
+                0
+            };
             // Standard output or error may be closed; there is nobody left to tell.
-            let _ = error.print();
+            let _nobody_reads = error.print();
             return ExitCode::from(code);
         }
     };

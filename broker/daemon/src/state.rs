@@ -103,7 +103,8 @@ impl StateDir {
         make_private(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
         let metadata = fs::metadata(&root).map_err(failed)?;
-        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.permissions().mode() & 0o077 != 0 {
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.permissions().mode() & 0o077 != 0
+        {
             return Err(StateError::Open(root));
         }
         let lock = take_lock(&root)?;
@@ -135,8 +136,8 @@ impl StateDir {
 impl Drop for StateDir {
     fn drop(&mut self) {
         // What cannot be removed now is swept at the next start.
-        let _ = fs::remove_dir_all(&self.run);
-        let _ = fs::remove_dir(self.paths.runs());
+        let _swept_later = fs::remove_dir_all(&self.run);
+        let _swept_later = fs::remove_dir(self.paths.runs());
     }
 }
 
@@ -180,8 +181,8 @@ fn take_lock(root: &Path) -> Result<File, StateError> {
         Err(error) => return Err(failed(error.into())),
     }
     // Only for the message above. On a full disk the lock holds all the same.
-    let _ = lock.set_len(0);
-    let _ = writeln!(lock, "{}", std::process::id());
+    let _only_told = lock.set_len(0);
+    let _only_told = writeln!(lock, "{}", std::process::id());
     Ok(lock)
 }
 

@@ -22,6 +22,8 @@ use crate::exit::Failure;
 /// # Errors
 /// What kept it from running or ended it, in one sentence. Nothing is left behind but the ledger.
 pub fn run(arguments: RunArguments) -> Result<ExitCode, Failure> {
+    // Whatever descriptors we were started with stay here: one of them in the sandbox would be a way round the wall.
+    close_fds::set_fds_cloexec_threadsafe(3, &[]);
     let prepared = prepare::prepare(arguments)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -63,7 +63,12 @@ pub fn shed() -> Result<(), ConfineError> {
     if caps::has_cap(None, CapSet::Effective, caps::Capability::CAP_SETPCAP)? {
         caps::clear(None, CapSet::Bounding)?;
     }
-    for set in [CapSet::Ambient, CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
+    for set in [
+        CapSet::Ambient,
+        CapSet::Effective,
+        CapSet::Permitted,
+        CapSet::Inheritable,
+    ] {
         caps::clear(None, set)?;
     }
     Ok(())
@@ -138,7 +143,11 @@ fn allow(
     let Ok(place) = PathFd::new(path) else {
         return Ok(ruleset);
     };
-    let access = if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V6) };
+    let access = if path.is_dir() {
+        access
+    } else {
+        access & AccessFs::from_file(ABI::V6)
+    };
     Ok(ruleset.add_rule(PathBeneath::new(place, access))?)
 }
 
@@ -220,7 +229,13 @@ const NAMESPACE_FLAGS: [libc::c_int; 7] = [
 fn refusals() -> Result<seccompiler::BpfProgram, FilterError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     #[cfg(target_arch = "x86_64")]
-    for call in [libc::SYS_mknod, libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_fork, libc::SYS_vfork] {
+    for call in [
+        libc::SYS_mknod,
+        libc::SYS_iopl,
+        libc::SYS_ioperm,
+        libc::SYS_fork,
+        libc::SYS_vfork,
+    ] {
         rules.insert(call, Vec::new());
     }
     let other_family = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK]

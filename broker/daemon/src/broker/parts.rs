@@ -14,7 +14,9 @@ use std::sync::Arc;
 use base64::Engine as _;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use wallgate_ledger::{ControlEvent, Filter, Kind, LeafIndex, Ledger, LedgerOptions, OpenError, Reader, display};
+use wallgate_ledger::{
+    ControlEvent, Filter, Kind, LeafIndex, Ledger, LedgerOptions, OpenError, Reader, display,
+};
 use wallgate_policy::service::{NameList, Service, ServiceMap};
 use wallgate_policy::{Policy, PolicyLimits, Profile};
 use wallgate_proxy::arm::Armoury;
@@ -86,7 +88,10 @@ pub(super) async fn open(config: &Path, state_dir: &Path, secrets: OwnedFd) -> R
     let lookup = SystemLookup::from_host().map_err(|error| Failure::new(Exit::Unavailable, error))?;
     let resolver = Resolver::new(Arc::new(lookup), Arc::new(exceptions), Arc::clone(&clock));
     let root = Root::load_or_create(&state.authority(), &clock).map_err(|error| {
-        Failure::new(Exit::State, format!("the root certificate in {}: {error}", state.authority().display()))
+        Failure::new(
+            Exit::State,
+            format!("the root certificate in {}: {error}", state.authority().display()),
+        )
     })?;
     let ledger = open_ledger(&config, &state, &policy, &clock).await?;
     confine::enclose(&files(&config, &state)).map_err(Failure::internal)?;
@@ -111,7 +116,10 @@ impl Parts {
     pub(super) async fn attach(&mut self, attach: Attach, sockets: Sockets) -> Result<u64, Failure> {
         let id = attach.sandbox.id.clone();
         if self.sandboxes.contains_key(&id) {
-            return Err(Failure::new(Exit::Usage, format!("there is a sandbox {id} already")));
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("there is a sandbox {id} already"),
+            ));
         }
         let event = ControlEvent {
             kind: "attach",
@@ -125,7 +133,8 @@ impl Parts {
                 "proof": attach.proof,
             }),
         };
-        let unrecorded = |error| Failure::new(Exit::State, format!("the sandbox cannot be recorded: {error}"));
+        let unrecorded =
+            |error| Failure::new(Exit::State, format!("the sandbox cannot be recorded: {error}"));
         let since = self.ledger.control(event).await.map_err(unrecorded)?;
         let sockets = attach::Sockets {
             tcp: vec![sockets.tcp, sockets.dns_tcp],
@@ -248,7 +257,8 @@ fn services(configured: &[ServiceConfig]) -> Result<ServiceMap, Failure> {
 }
 
 fn names(profile: Profile, path: &Path) -> Result<NameList, Failure> {
-    let refused = |error: &dyn std::fmt::Display| Failure::new(Exit::Usage, format!("{}: {error}", path.display()));
+    let refused =
+        |error: &dyn std::fmt::Display| Failure::new(Exit::Usage, format!("{}: {error}", path.display()));
     let text = String::from_utf8(read_bounded(path)?).map_err(|error| refused(&error))?;
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     NameList::from_lockfile(profile, &file_name, &text).map_err(|error| refused(&error))
@@ -263,7 +273,7 @@ fn environment(secrets: OwnedFd) -> Result<Environment, Failure> {
     File::from(secrets)
         .take(MAX_SECRETS_BYTES)
         .read_to_string(&mut text)
-        .map_err(|_| refused())?;
+        .map_err(|_not_text| refused())?;
     let line = |line: &str| {
         let (name, value) = line.split_once('=')?;
         let value = base64::engine::general_purpose::STANDARD.decode(value).ok()?;
@@ -280,7 +290,9 @@ async fn credentials(
 ) -> Result<CredentialStore, Failure> {
     let refused = |error: &dyn std::fmt::Display| Failure::new(Exit::Secret, error);
     let backends = Backends::new()
-        .with(Arc::new(EnvBackend::new(move |name| environment.get(name).cloned())))
+        .with(Arc::new(EnvBackend::new(move |name| {
+            environment.get(name).cloned()
+        })))
         .with(Arc::new(FileBackend::new(config.directory())));
     let mut opened = Vec::with_capacity(config.credentials.len());
     for entry in &config.credentials {
@@ -386,7 +398,9 @@ fn summarise(
     };
     loop {
         let hits = reader.since(from, &mine)?;
-        let Some(last) = hits.last() else { return Ok(summary) };
+        let Some(last) = hits.last() else {
+            return Ok(summary);
+        };
         from = LeafIndex(last.record.index.0.saturating_add(1));
         for hit in &hits {
             count(&mut summary, &hit.record.json);
@@ -395,8 +409,14 @@ fn summarise(
 }
 
 fn count(summary: &mut Summary, record: &str) {
-    let Ok(record) = serde_json::from_str::<serde_json::Value>(record) else { return };
-    let body = |key: &str| record.pointer(&format!("/body/{key}")).and_then(serde_json::Value::as_str);
+    let Ok(record) = serde_json::from_str::<serde_json::Value>(record) else {
+        return;
+    };
+    let body = |key: &str| {
+        record
+            .pointer(&format!("/body/{key}"))
+            .and_then(serde_json::Value::as_str)
+    };
     let kind = record.get("kind").and_then(serde_json::Value::as_str);
     if kind == Some(Kind::Decision.as_str()) {
         if body("verdict") == Some("allow") {

@@ -31,11 +31,10 @@ pub(super) async fn serve(channel: &Channel, mut parts: Parts) -> Result<(), Fai
                     let summary = parts.detach(&sandbox, counters).await;
                     send(&ToSupervisor::Detached { sandbox, summary })?;
                 }
-                Some(Ok((ToBroker::Shutdown, _))) | None => break,
+                Some(Ok((ToBroker::Shutdown, _)) | Err(ChannelError::Closed)) | None => break,
                 Some(Ok((ToBroker::Hello { .. } | ToBroker::Setup { .. }, _))) => {
                     return Err(Failure::internal(ChannelError::Unexpected { expected: "attach, detach or shutdown" }));
                 }
-                Some(Err(ChannelError::Closed)) => break,
                 Some(Err(error)) => return Err(Failure::internal(error)),
             },
             _ = terminate.recv() => break,
@@ -45,9 +44,15 @@ pub(super) async fn serve(channel: &Channel, mut parts: Parts) -> Result<(), Fai
     send(&ToSupervisor::Stopped { ledger_failure })
 }
 
-async fn attach_sandbox(parts: &mut Parts, attach: Attach, descriptors: Vec<OwnedFd>) -> Result<u64, Failure> {
-    let [tcp, dns_tcp, dns_udp]: [OwnedFd; 3] = descriptors.try_into().map_err(|_| {
-        Failure::internal(ChannelError::Unexpected { expected: "three sockets beside attach" })
+async fn attach_sandbox(
+    parts: &mut Parts,
+    attach: Attach,
+    descriptors: Vec<OwnedFd>,
+) -> Result<u64, Failure> {
+    let [tcp, dns_tcp, dns_udp]: [OwnedFd; 3] = descriptors.try_into().map_err(|_other_number| {
+        Failure::internal(ChannelError::Unexpected {
+            expected: "three sockets beside attach",
+        })
     })?;
     let sockets = Sockets {
         tcp: tcp.into(),

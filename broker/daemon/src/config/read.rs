@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -14,9 +13,9 @@ use wallgate_vault::reference::SecretRef;
 
 use super::raw::{RawConfig, RawHashicorp, RawLimits, RawLog, RawPolicy, RawRun, RawService, RawUpstream};
 use super::{
-    Config, ConfigError, CredentialConfig, DEFAULT_BUNDLE, DEFAULT_DRAIN, DEFAULT_EVAL_TIMEOUT, DEFAULT_GRACE,
-    DEFAULT_STATE_DIR, HashicorpConfig, LimitsConfig, LogConfig, MAX_CONFIG_BYTES, MAX_ENTRIES, PolicyConfig,
-    RunConfig, ServiceConfig, UpstreamConfig,
+    Config, ConfigError, CredentialConfig, DEFAULT_BUNDLE, DEFAULT_DRAIN, DEFAULT_EVAL_TIMEOUT,
+    DEFAULT_GRACE, DEFAULT_STATE_DIR, HashicorpConfig, LimitsConfig, LogConfig, MAX_CONFIG_BYTES,
+    MAX_ENTRIES, PolicyConfig, RunConfig, ServiceConfig, UpstreamConfig,
 };
 
 /// The longest name of a service or credential, in bytes.
@@ -66,11 +65,7 @@ struct File<'a> {
 impl File<'_> {
     fn line(&self, span: &Range<usize>) -> usize {
         let before = self.text.as_bytes().get(..span.start).unwrap_or_default();
-        before
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            .saturating_add(1)
+        memchr::memchr_iter(b'\n', before).count().saturating_add(1)
     }
 
     /// What serde or the TOML parser refused. The key is the one on that line.
@@ -113,18 +108,12 @@ impl File<'_> {
         }
     }
 
-    fn parsed<T>(&self, value: &Spanned<String>, key: &str) -> Result<T, ConfigError>
-    where
-        T: FromStr,
-        T::Err: Display,
-    {
-        value
-            .get_ref()
-            .parse()
-            .map_err(|error: T::Err| self.invalid(&value.span(), key, error))
-    }
-
-    fn delay(&self, value: Option<&Spanned<u64>>, key: &str, default: Duration) -> Result<Duration, ConfigError> {
+    fn delay(
+        &self,
+        value: Option<&Spanned<u64>>,
+        key: &str,
+        default: Duration,
+    ) -> Result<Duration, ConfigError> {
         let Some(value) = value else { return Ok(default) };
         let problem = "must be at most 600000 milliseconds";
         self.check(value, key, |ms| *ms <= MAX_DELAY_MS, problem)?;
@@ -142,7 +131,12 @@ impl File<'_> {
         }
     }
 
-    fn name(&self, value: &Spanned<String>, key: &str, seen: &mut BTreeSet<String>) -> Result<String, ConfigError> {
+    fn name(
+        &self,
+        value: &Spanned<String>,
+        key: &str,
+        seen: &mut BTreeSet<String>,
+    ) -> Result<String, ConfigError> {
         let fine = |name: &String| {
             let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
             !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(allowed)
@@ -181,19 +175,31 @@ impl File<'_> {
         if ["env", "file"].contains(&reference.scheme()) {
             Ok(reference)
         } else {
-            Err(self.invalid(&value.span(), key, "the vault's own token comes from env: or file:"))
+            Err(self.invalid(
+                &value.span(),
+                key,
+                "the vault's own token comes from env: or file:",
+            ))
         }
     }
 
     /// Where `key` stands in the table that begins at `span`, or else the table.
     fn key_in(&self, span: &Range<usize>, key: &str) -> Range<usize> {
         let mut start = span.start;
-        for line in self.text.get(span.start..).unwrap_or_default().split_inclusive('\n') {
+        for line in self
+            .text
+            .get(span.start..)
+            .unwrap_or_default()
+            .split_inclusive('\n')
+        {
             let text = line.trim_start();
             if start > span.start && text.starts_with('[') {
                 break;
             }
-            if text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')) {
+            if text
+                .strip_prefix(key)
+                .is_some_and(|rest| rest.trim_start().starts_with('='))
+            {
                 return start..start;
             }
             start = start.saturating_add(line.len());
@@ -242,8 +248,8 @@ fn policy_config(file: &File<'_>, raw: &RawPolicy) -> Result<PolicyConfig, Confi
         None => DEFAULT_EVAL_TIMEOUT,
         Some(value) => {
             let problem = "must be 1 to 10000 milliseconds";
-            let fine = |ms: &u64| (1..=MAX_EVAL_MS).contains(ms);
-            file.check(value, "policy.eval_timeout_ms", fine, problem)?;
+            let bounded = |ms: &u64| (1..=MAX_EVAL_MS).contains(ms);
+            file.check(value, "policy.eval_timeout_ms", bounded, problem)?;
             Duration::from_millis(*value.get_ref())
         }
     };
@@ -278,11 +284,19 @@ fn service_configs(file: &File<'_>, raw: &[RawService]) -> Result<Vec<ServiceCon
                     }
                 })
                 .collect::<Result<_, _>>()?;
-            let known = |profile: &String| ["npm", "pypi", "cargo", "git", "none"].contains(&profile.as_str());
-            file.check(&service.profile, "service.profile", known, "must be npm, pypi, cargo, git or none")?;
+            let known =
+                |profile: &String| ["npm", "pypi", "cargo", "git", "none"].contains(&profile.as_str());
+            file.check(
+                &service.profile,
+                "service.profile",
+                known,
+                "must be npm, pypi, cargo, git or none",
+            )?;
             let profile = service.profile.get_ref().clone();
             let list = service.names.as_ref();
-            let names = list.map(|path| file.existing(path, "service.names")).transpose()?;
+            let names = list
+                .map(|path| file.existing(path, "service.names"))
+                .transpose()?;
             Ok(ServiceConfig {
                 name,
                 hosts,
@@ -303,7 +317,7 @@ fn upstream_configs(file: &File<'_>, raw: &[RawUpstream]) -> Result<Vec<Upstream
                 let problem = format!("{:?} is defined twice", upstream.host.get_ref());
                 return Err(file.invalid(&upstream.host.span(), "upstream.host", problem));
             }
-            let address = upstream.address.get_ref().parse().map_err(|_| {
+            let address = upstream.address.get_ref().parse().map_err(|_not_an_address| {
                 let problem = "must be ADDRESS:PORT, such as 127.0.0.1:8443 or [::1]:8443";
                 file.invalid(&upstream.address.span(), "upstream.address", problem)
             })?;
@@ -338,17 +352,22 @@ fn credential_configs(
                 invalid(key.unwrap_or("name"), &problem)
             })?;
             if !names.insert(credential.name.clone()) {
-                return Err(invalid("name", &format!("{:?} is defined twice", credential.name)));
+                return Err(invalid(
+                    "name",
+                    &format!("{:?} is defined twice", credential.name),
+                ));
             }
             match source.scheme() {
                 "env" | "file" => {}
                 "vault" if has_vault => {}
                 "vault" => {
-                    let problem = "a vault: source needs [vault.hashicorp] with the server's address and token";
+                    let problem =
+                        "a vault: source needs [vault.hashicorp] with the server's address and token";
                     return Err(invalid("source", &problem));
                 }
                 other => {
-                    let problem = format!("there is no secret source {other}:, there are env:, file: and vault:");
+                    let problem =
+                        format!("there is no secret source {other}:, there are env:, file: and vault:");
                     return Err(invalid("source", &problem));
                 }
             }
@@ -362,8 +381,13 @@ fn run_config(file: &File<'_>, raw: &RawRun) -> Result<RunConfig, ConfigError> {
         .env
         .iter()
         .map(|(name, value)| {
-            let fine = |value: &String| variable_name(name) && !value.contains('\0');
-            file.check(value, "run.env", fine, "not a variable that a process can have")?;
+            let holdable = |value: &String| variable_name(name) && !value.contains('\0');
+            file.check(
+                value,
+                "run.env",
+                holdable,
+                "not a variable that a process can have",
+            )?;
             Ok((name.clone(), value.get_ref().clone()))
         })
         .collect::<Result<_, ConfigError>>()?;
@@ -421,7 +445,9 @@ fn vault_config(file: &File<'_>, raw: &RawHashicorp) -> Result<HashicorpConfig, 
         address: raw.address.get_ref().trim_end_matches('/').to_owned(),
         token,
         namespace: raw.namespace.clone(),
-        ca: ca.map(|path| file.existing(path, "vault.hashicorp.ca")).transpose()?,
+        ca: ca
+            .map(|path| file.existing(path, "vault.hashicorp.ca"))
+            .transpose()?,
     })
 }
 
@@ -429,8 +455,14 @@ fn log_config(file: &File<'_>, raw: RawLog) -> Result<LogConfig, ConfigError> {
     let level = match raw.level {
         None => "warn".to_owned(),
         Some(level) => {
-            let known = |level: &String| ["error", "warn", "info", "debug", "trace"].contains(&level.as_str());
-            file.check(&level, "log.level", known, "must be error, warn, info, debug or trace")?;
+            let known =
+                |level: &String| ["error", "warn", "info", "debug", "trace"].contains(&level.as_str());
+            file.check(
+                &level,
+                "log.level",
+                known,
+                "must be error, warn, info, debug or trace",
+            )?;
             level.into_inner()
         }
     };
@@ -469,7 +501,10 @@ mod tests {
         let config = parse(text, Path::new("w.toml"), Path::new("/etc/w/w.toml")).unwrap();
         assert_eq!(config.state_dir, Path::new("/etc/w/state"));
         assert_eq!(config.policy.bundle, Path::new("/etc/w/p"));
-        assert_eq!(config.secret_files().collect::<Vec<_>>(), [PathBuf::from("/etc/w/s")]);
+        assert_eq!(
+            config.secret_files().collect::<Vec<_>>(),
+            [PathBuf::from("/etc/w/s")]
+        );
     }
 
     #[test]
@@ -478,41 +513,98 @@ mod tests {
         let bound = "bind = { hosts = [\"a.test\"] }";
         let rows = [
             ("\nstate = 1\n", "wallgate.toml:2: state: unknown field"),
-            ("[policy]\nbundel = \"x\"\n", "wallgate.toml:2: bundel: unknown field"),
+            (
+                "[policy]\nbundel = \"x\"\n",
+                "wallgate.toml:2: bundel: unknown field",
+            ),
             ("a = \n", "wallgate.toml:1: a:"),
-            ("[policy]\neval_timeout_ms = \"soon\"\n", "wallgate.toml:2: eval_timeout_ms: invalid type"),
-            ("[policy]\neval_timeout_ms = 0\n", "wallgate.toml:2: policy.eval_timeout_ms: must be 1"),
-            ("[[service]]\nname = \"a\"\nhosts = []\nprofile = \"npm\"\n", ":2: service.hosts: names no host"),
-            ("[[service]]\nname = \"a b\"\nhosts = [\"a.test\"]\nprofile = \"npm\"\n", ":2: service.name: a name has"),
-            ("[[service]]\nname = \"a\"\nhosts = [\"a_b\"]\nprofile = \"npm\"\n", ":3: service.hosts: the name has"),
-            ("[[service]]\nname = \"a\"\nhosts = [\"a.test\"]\nprofile = \"x\"\n", ":4: service.profile:"),
-            ("[[upstream]]\nhost = \"127.1\"\naddress = \"127.0.0.1:1\"\n", ":2: upstream.host: the name could"),
-            ("[[upstream]]\nhost = \"a.test\"\naddress = \"localhost:1\"\n", ":3: upstream.address: must be ADDRESS"),
-            ("[[upstream]]\nhost = \"a.test\"\naddress = \"127.0.0.1:1\"\nca = \"no\"\n", ":4: upstream.ca: there is no"),
+            (
+                "[policy]\neval_timeout_ms = \"soon\"\n",
+                "wallgate.toml:2: eval_timeout_ms: invalid type",
+            ),
+            (
+                "[policy]\neval_timeout_ms = 0\n",
+                "wallgate.toml:2: policy.eval_timeout_ms: must be 1",
+            ),
+            (
+                "[[service]]\nname = \"a\"\nhosts = []\nprofile = \"npm\"\n",
+                ":2: service.hosts: names no host",
+            ),
+            (
+                "[[service]]\nname = \"a b\"\nhosts = [\"a.test\"]\nprofile = \"npm\"\n",
+                ":2: service.name: a name has",
+            ),
+            (
+                "[[service]]\nname = \"a\"\nhosts = [\"a_b\"]\nprofile = \"npm\"\n",
+                ":3: service.hosts: the name has",
+            ),
+            (
+                "[[service]]\nname = \"a\"\nhosts = [\"a.test\"]\nprofile = \"x\"\n",
+                ":4: service.profile:",
+            ),
+            (
+                "[[upstream]]\nhost = \"127.1\"\naddress = \"127.0.0.1:1\"\n",
+                ":2: upstream.host: the name could",
+            ),
+            (
+                "[[upstream]]\nhost = \"a.test\"\naddress = \"localhost:1\"\n",
+                ":3: upstream.address: must be ADDRESS",
+            ),
+            (
+                "[[upstream]]\nhost = \"a.test\"\naddress = \"127.0.0.1:1\"\nca = \"no\"\n",
+                ":4: upstream.ca: there is no",
+            ),
             ("[run]\ngrace_ms = 700000\n", ":2: run.grace_ms: must be at most"),
             ("[run]\nbind = [\"nowhere\"]\n", ":2: run.bind: there is no"),
             ("[log]\nlevel = \"loud\"\n", ":2: log.level: must be"),
-            ("[limits]\nconnections_per_sandbox = 0\n", ":2: limits.connections_per_sandbox: must be at least 1"),
-            ("[vault.hashicorp]\naddress = \"vault\"\ntoken = \"env:T\"\n", ":2: vault.hashicorp.address: must be"),
+            (
+                "[limits]\nconnections_per_sandbox = 0\n",
+                ":2: limits.connections_per_sandbox: must be at least 1",
+            ),
+            (
+                "[vault.hashicorp]\naddress = \"vault\"\ntoken = \"env:T\"\n",
+                ":2: vault.hashicorp.address: must be",
+            ),
             ("[vault.other]\n", "wallgate.toml:1:"),
         ];
         for (text, expected) in rows {
             check(text, expected);
         }
         let rows = [
-            ("source = \"T\"\nshape = \"bearer\"", ":3: credential.source: credential \"a\": `source`: the reference has no"),
+            (
+                "source = \"T\"\nshape = \"bearer\"",
+                ":3: credential.source: credential \"a\": `source`: the reference has no",
+            ),
             ("source = \"env:\"\nshape = \"bearer\"", ":3: credential.source:"),
-            ("source = \"op:x\"\nshape = \"bearer\"", ":3: credential.source: there is no secret source op:"),
-            ("source = \"vault:kv/x#f\"\nshape = \"bearer\"", ":3: credential.source: a vault: source needs"),
-            ("source = \"env:T\"\nshape = \"cookie\"", ":4: credential.shape: credential \"a\": `shape` is"),
-            ("source = \"env:T\"\nshape = \"bearer\"\nheader = \"x\"", ":5: credential.header:"),
-            ("source = \"env:T\"\nshape = \"header\"\nheader = \"a b\"", ":5: credential.header:"),
+            (
+                "source = \"op:x\"\nshape = \"bearer\"",
+                ":3: credential.source: there is no secret source op:",
+            ),
+            (
+                "source = \"vault:kv/x#f\"\nshape = \"bearer\"",
+                ":3: credential.source: a vault: source needs",
+            ),
+            (
+                "source = \"env:T\"\nshape = \"cookie\"",
+                ":4: credential.shape: credential \"a\": `shape` is",
+            ),
+            (
+                "source = \"env:T\"\nshape = \"bearer\"\nheader = \"x\"",
+                ":5: credential.header:",
+            ),
+            (
+                "source = \"env:T\"\nshape = \"header\"\nheader = \"a b\"",
+                ":5: credential.header:",
+            ),
             ("source = \"env:T\"\nshape = 1", ":4: shape: invalid type"),
         ];
         for (body, expected) in rows {
             check(&credential(&format!("{body}\n{bound}\n")), expected);
         }
         let open = "source = \"env:T\"\nshape = \"bearer\"\nbind = { hosts = [] }\n";
-        check(&credential(open), ":5: credential.bind: credential \"a\": `bind.hosts` is empty");
+        check(
+            &credential(open),
+            ":5: credential.bind: credential \"a\": `bind.hosts` is empty",
+        );
     }
 }

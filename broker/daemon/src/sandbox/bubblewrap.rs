@@ -26,7 +26,12 @@ use super::etc::OwnFile;
 use super::view::{Step, View};
 
 /// Where a trusted bubblewrap can be: never looked for along a search path.
-pub const PROGRAMS: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+pub const PROGRAMS: &[&str] = &[
+    "/usr/bin/bwrap",
+    "/usr/local/bin/bwrap",
+    "/bin/bwrap",
+    "/run/current-system/sw/bin/bwrap",
+];
 /// GNU `env` (coreutils 8.31 or later), on both sides.
 pub const ENV: &str = "/usr/bin/env";
 
@@ -94,14 +99,19 @@ pub fn spawn(sandbox: &Sandbox, status: OwnedFd) -> io::Result<Child> {
     arguments.extend(["--symlink", "/run", "/var/run", "--dir", "/var/tmp"].map(OsString::from));
     arguments.extend(sandbox.view.masks.iter().flat_map(step_arguments));
     arguments.extend(["--chdir".into(), sandbox.view.directory.clone().into_os_string()]);
-    arguments.push("--".into());
-    arguments.extend(inner_command(&sandbox.command));
+    // In a file, since the sandbox sees its first process's command line, and need not see what is masked.
+    let arguments = give(memory_file(
+        &arguments.join(OsStr::new("\0")).into_encoded_bytes(),
+    )?);
 
     let mut command = Command::new(ENV);
     command
         .args(["--ignore-signal=INT", "--ignore-signal=QUIT"])
         .arg(&sandbox.program)
-        .args(arguments)
+        .arg("--args")
+        .arg(arguments)
+        .arg("--")
+        .args(inner_command(&sandbox.command))
         .env_clear()
         .envs(&sandbox.environment)
         .current_dir("/")
@@ -158,11 +168,17 @@ fn inner_command(command: &[OsString]) -> Vec<OsString> {
     let mut inner: Vec<OsString> = [ENV, "--default-signal=INT", "--default-signal=QUIT", "--"]
         .map(OsString::from)
         .to_vec();
-    let assigns = command.first().is_some_and(|name| name.as_bytes().contains(&b'='));
+    let assigns = command
+        .first()
+        .is_some_and(|name| name.as_bytes().contains(&b'='));
     if assigns {
         inner.extend(["/bin/sh", "-c", "exec \"$0\" \"$@\""].map(OsString::from));
     }
-    inner.extend(command.iter().map(|argument: &OsString| OsStr::to_owned(argument)));
+    inner.extend(
+        command
+            .iter()
+            .map(|argument: &OsString| OsStr::to_owned(argument)),
+    );
     inner
 }
 

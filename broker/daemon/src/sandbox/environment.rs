@@ -6,7 +6,16 @@ use std::ffi::{OsStr, OsString};
 use super::HOME;
 
 /// Taken over when set. Nothing here can hold a credential or a socket's place.
-const PASSED: &[&str] = &["LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "COLUMNS", "LINES", "NO_COLOR"];
+const PASSED: &[&str] = &[
+    "LANG",
+    "LANGUAGE",
+    "TERM",
+    "COLORTERM",
+    "TZ",
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+];
 const PASSED_PREFIX: &str = "LC_";
 
 /// The search path inside when ours is unset.

@@ -71,7 +71,10 @@ pub fn files(id: &SandboxId, v4: Ipv4Addr, v6: Ipv6Addr, root: &str, bundle: &st
         content: content.into_bytes(),
     };
     let mut files = vec![
-        own("/etc/resolv.conf", format!("nameserver {v4}\nnameserver {v6}\noptions timeout:3 attempts:2\n")),
+        own(
+            "/etc/resolv.conf",
+            format!("nameserver {v4}\nnameserver {v6}\noptions timeout:3 attempts:2\n"),
+        ),
         own(
             "/etc/hosts",
             format!("127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 {id}\n"),
@@ -90,5 +93,6 @@ pub fn files(id: &SandboxId, v4: Ipv4Addr, v6: Ipv6Addr, root: &str, bundle: &st
 
 const NSSWITCH: &str = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n\
                         protocols: files\nservices: files\nethers: files\nrpc: files\n";
-const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+const PASSWD: &str =
+    "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n";

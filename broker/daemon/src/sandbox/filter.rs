@@ -90,7 +90,10 @@ pub fn program() -> Result<Vec<u8>, FilterError> {
 ///
 /// # Errors
 /// See [`FilterError`].
-pub fn compile(rules: BTreeMap<i64, Vec<SeccompRule>>, action: SeccompAction) -> Result<BpfProgram, FilterError> {
+pub fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    action: SeccompAction,
+) -> Result<BpfProgram, FilterError> {
     let architecture = std::env::consts::ARCH;
     let target = TargetArch::try_from(architecture).or(Err(FilterError::Architecture(architecture)))?;
     Ok(SeccompFilter::new(rules, SeccompAction::Allow, action, target)?.try_into()?)
@@ -100,7 +103,11 @@ pub fn compile(rules: BTreeMap<i64, Vec<SeccompRule>>, action: SeccompAction) ->
 ///
 /// # Errors
 /// When `index` is no argument.
-pub fn is(index: u8, operator: SeccompCmpOp, value: i32) -> Result<SeccompCondition, seccompiler::BackendError> {
+pub fn is(
+    index: u8,
+    operator: SeccompCmpOp,
+    value: i32,
+) -> Result<SeccompCondition, seccompiler::BackendError> {
     let value = u64::from(value.cast_unsigned());
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
 }
@@ -132,9 +139,12 @@ fn foreign_abi_killer() -> BpfProgram {
 }
 
 fn bytes(instruction: &sock_filter) -> [u8; 8] {
-    let [a, b] = instruction.code.to_ne_bytes();
-    let [e, f, g, h] = instruction.k.to_ne_bytes();
-    [a, b, instruction.jt, instruction.jf, e, f, g, h]
+    let [code_low, code_high] = instruction.code.to_ne_bytes();
+    let mut bytes = [code_low, code_high, instruction.jt, instruction.jf, 0, 0, 0, 0];
+    if let Some(constant) = bytes.last_chunk_mut() {
+        *constant = instruction.k.to_ne_bytes();
+    }
+    bytes
 }
 
 #[cfg(test)]

@@ -18,18 +18,70 @@ use super::{HOME, NOBODY};
 
 /// Directories of programs, and links into them on a merged `/usr`.
 const PROGRAMS: &[&str] = &[
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/gnu/store",
 ];
 
 /// Entries of `/etc` that programs need and that hold no secret. What is written by [`super::etc`] is not here.
 const ETC: &[&str] = &[
-    "adduser.conf", "alternatives", "bash.bashrc", "bash_completion.d", "bindresvport.blacklist", "ca-certificates",
-    "ca-certificates.conf", "crypto-policies", "debian_version", "ethertypes", "fonts", "gai.conf", "gnutls",
-    "gss", "host.conf", "inputrc", "issue", "java", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
-    "locale.conf", "localtime", "login.defs", "lsb-release", "magic", "magic.mime", "mime.types", "networks",
-    "os-release", "perl", "pki/ca-trust", "pki/tls/certs", "pki/tls/openssl.cnf", "profile", "profile.d", "protocols",
-    "rpc", "services", "shells", "ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf", "terminfo",
-    "timezone", "vim", "wgetrc", "xdg",
+    "adduser.conf",
+    "alternatives",
+    "bash.bashrc",
+    "bash_completion.d",
+    "bindresvport.blacklist",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "ethertypes",
+    "fonts",
+    "gai.conf",
+    "gnutls",
+    "gss",
+    "host.conf",
+    "inputrc",
+    "issue",
+    "java",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "login.defs",
+    "lsb-release",
+    "magic",
+    "magic.mime",
+    "mime.types",
+    "networks",
+    "os-release",
+    "perl",
+    "pki/ca-trust",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "profile",
+    "profile.d",
+    "protocols",
+    "rpc",
+    "services",
+    "shells",
+    "ssl/certs",
+    "ssl/cert.pem",
+    "ssl/ca-bundle.pem",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+    "vim",
+    "wgetrc",
+    "xdg",
 ];
 /// Beginnings of names of entries of `/etc` that carry a version.
 const ETC_PREFIXES: &[&str] = &["python", "java-", "openjdk", "ruby", "php", "R"];
@@ -40,7 +92,9 @@ const EMPTY: &[&str] = &["/tmp", "/run", "/var", "/home", HOME];
 /// Never bound as a current directory, nor anything inside: their own sandbox versions stand there.
 const HIDDEN_TREES: &[&str] = &["/etc", "/run", "/var/run", "/proc", "/sys", "/dev", "/boot"];
 /// Not bound as a current directory themselves, for what else is in them.
-const HIDDEN_ROOTS: &[&str] = &["/", "/home", "/root", "/var", "/var/lib", "/usr", "/opt", "/tmp", "/var/tmp", "/mnt"];
+const HIDDEN_ROOTS: &[&str] = &[
+    "/", "/home", "/root", "/var", "/var/lib", "/usr", "/opt", "/tmp", "/var/tmp", "/mnt",
+];
 
 /// Why a sandbox's view cannot be built.
 #[derive(Debug, Error)]
@@ -190,12 +244,16 @@ fn wished(paths: &[PathBuf], step: fn(PathBuf) -> Step) -> Result<Vec<Step>, Vie
             return Err(refused("the path must be absolute and without '..'"));
         }
         let own = ["/", "/proc", "/dev", "/sys", "/run"];
-        if own.iter().any(|own| path == Path::new(own)) || ["/proc", "/dev", "/sys"].iter().any(|own| path.starts_with(own)) {
+        if own.iter().any(|own| path == Path::new(own))
+            || ["/proc", "/dev", "/sys"].iter().any(|own| path.starts_with(own))
+        {
             return Err(refused("the sandbox has its own there"));
         }
         match reach(path)? {
             Reach::Whole => Ok(step(path.clone())),
-            Reach::Stops(_) => Err(refused("nobody (uid 65534), whom the sandbox runs as, cannot reach it")),
+            Reach::Stops(_) => Err(refused(
+                "nobody (uid 65534), whom the sandbox runs as, cannot reach it",
+            )),
             Reach::Missing => Err(refused("it is not there")),
         }
     };
@@ -203,7 +261,10 @@ fn wished(paths: &[PathBuf], step: fn(PathBuf) -> Step) -> Result<Vec<Step>, Vie
 }
 
 /// The current directory when it can be taken along, else what to tell the operator.
-fn current_directory(directory: &Path, masked: &[PathBuf]) -> Result<(Option<PathBuf>, Option<String>), ViewError> {
+fn current_directory(
+    directory: &Path,
+    masked: &[PathBuf],
+) -> Result<(Option<PathBuf>, Option<String>), ViewError> {
     let leave = |why: &str| {
         let notice = format!(
             "the current directory {} is not in the sandbox ({why}); the command starts in {HOME}",
@@ -230,11 +291,16 @@ fn command_files(command: &[OsString], steps: &[Step]) -> Result<Vec<Step>, View
     let mut files = Vec::new();
     for argument in command {
         let path = Path::new(argument);
-        let own = ["/proc", "/dev", "/sys", "/run"].iter().any(|own| path.starts_with(own));
+        let own = ["/proc", "/dev", "/sys", "/run"]
+            .iter()
+            .any(|own| path.starts_with(own));
         let plain = path
             .components()
             .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-        let seen = steps.iter().filter_map(Step::bound).any(|bound| path.starts_with(bound));
+        let seen = steps
+            .iter()
+            .filter_map(Step::bound)
+            .any(|bound| path.starts_with(bound));
         if !path.is_absolute() || own || !plain || seen || !path.is_file() {
             continue;
         }
@@ -261,7 +327,10 @@ fn canonical_masks(masked: &[PathBuf]) -> Vec<PathBuf> {
 fn masks(masked: &[PathBuf], steps: &[Step]) -> Result<Vec<Step>, ViewError> {
     let mut masks = Vec::new();
     for path in masked {
-        let seen = steps.iter().filter_map(Step::bound).any(|bound| path.starts_with(bound));
+        let seen = steps
+            .iter()
+            .filter_map(Step::bound)
+            .any(|bound| path.starts_with(bound));
         if !seen {
             continue;
         }
@@ -271,7 +340,9 @@ fn masks(masked: &[PathBuf], steps: &[Step]) -> Result<Vec<Step>, ViewError> {
             Reach::Missing => continue,
         };
         // A link is masked where it leads: the canonical path is in the list as well.
-        let Ok(metadata) = fs::symlink_metadata(&place) else { continue };
+        let Ok(metadata) = fs::symlink_metadata(&place) else {
+            continue;
+        };
         let mask = if metadata.is_symlink() {
             continue;
         } else if metadata.is_dir() {
@@ -320,7 +391,10 @@ fn as_nobody<T: Send>(look: impl FnOnce() -> T + Send) -> Result<T, ViewError> {
     if !rustix::process::geteuid().is_root() {
         return Ok(look());
     }
-    let (user, group) = (rustix::fs::Uid::from_raw(NOBODY), rustix::fs::Gid::from_raw(NOBODY));
+    let (user, group) = (
+        rustix::fs::Uid::from_raw(NOBODY),
+        rustix::fs::Gid::from_raw(NOBODY),
+    );
     let change = || -> rustix::io::Result<()> {
         set_thread_groups(&[])?;
         set_thread_res_gid(group, group, group)?;
@@ -361,7 +435,11 @@ mod tests {
         fs::create_dir(place.join("state")).unwrap();
         fs::write(place.join("wallgate.toml"), "").unwrap();
         let view = view(&Wishes {
-            masked: vec![place.join("state"), place.join("wallgate.toml"), "/etc/wallgate".into()],
+            masked: vec![
+                place.join("state"),
+                place.join("wallgate.toml"),
+                "/etc/wallgate".into(),
+            ],
             ..wishes(&place)
         })
         .unwrap();
@@ -378,7 +456,11 @@ mod tests {
     fn a_system_directory_or_our_own_does_not_come_along() {
         let directory = open_directory();
         let place = directory.path().canonicalize().unwrap();
-        for (start, masked) in [("/", None), ("/etc/ssl", None), (place.to_str().unwrap(), Some(place.clone()))] {
+        for (start, masked) in [
+            ("/", None),
+            ("/etc/ssl", None),
+            (place.to_str().unwrap(), Some(place.clone())),
+        ] {
             let view = view(&Wishes {
                 masked: masked.into_iter().collect(),
                 ..wishes(Path::new(start))
@@ -395,7 +477,12 @@ mod tests {
         let script = directory.path().join("script");
         fs::write(&script, "").unwrap();
         let view = view(&Wishes {
-            command: vec![script.clone().into(), "/etc/../etc/shadow".into(), "/run/x.sock".into(), "/proc/1/environ".into()],
+            command: vec![
+                script.clone().into(),
+                "/etc/../etc/shadow".into(),
+                "/run/x.sock".into(),
+                "/proc/1/environ".into(),
+            ],
             ..wishes(Path::new("/"))
         })
         .unwrap();
@@ -416,7 +503,9 @@ mod tests {
     #[test]
     fn where_nobody_is_stopped_the_stopping_directory_is_masked() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED-PRIVILEGED where_nobody_is_stopped_the_stopping_directory_is_masked: not root");
+            eprintln!(
+                "SKIPPED-PRIVILEGED where_nobody_is_stopped_the_stopping_directory_is_masked: not root"
+            );
             return;
         }
         let directory = open_directory();

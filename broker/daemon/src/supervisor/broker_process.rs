@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::prepare::Prepared;
-use crate::channel::{self, Attach, Channel, ChannelError, CounterRow, Summary, ToBroker, ToSupervisor, VERSION};
+use crate::channel::{
+    self, Attach, Channel, ChannelError, CounterRow, Summary, ToBroker, ToSupervisor, VERSION,
+};
 use crate::exit::{Exit, Failure};
 use crate::sandbox::bubblewrap::{memory_file, spawn_plain};
 
@@ -76,7 +78,11 @@ impl BrokerProcess {
             .stdout(Stdio::null())
             .current_dir("/")
             .process_group(0);
-        command.envs(TRUST_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.envs(
+            TRUST_VARIABLES
+                .iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        );
         let child = spawn_plain(&mut command)?;
         // The command holds the broker's end; the broker alone must, or its death would not be seen.
         drop(command);
@@ -119,7 +125,9 @@ impl BrokerProcess {
         self.send(&ToBroker::Detach { sandbox, counters }, &[])?;
         match self.next(self.drain.saturating_add(CLOSE_DEADLINE)).await? {
             ToSupervisor::Detached { summary, .. } => Ok(summary),
-            _ => Err(Failure::internal(ChannelError::Unexpected { expected: "detached" })),
+            _ => Err(Failure::internal(ChannelError::Unexpected {
+                expected: "detached",
+            })),
         }
     }
 
@@ -128,7 +136,9 @@ impl BrokerProcess {
         self.send(&ToBroker::Shutdown, &[])?;
         match self.next(self.drain.saturating_add(CLOSE_DEADLINE)).await? {
             ToSupervisor::Stopped { ledger_failure } => Ok(ledger_failure),
-            _ => Err(Failure::internal(ChannelError::Unexpected { expected: "stopped" })),
+            _ => Err(Failure::internal(ChannelError::Unexpected {
+                expected: "stopped",
+            })),
         }
     }
 
@@ -165,7 +175,7 @@ impl Drop for BrokerProcess {
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
         if let Some(reader) = self.reader.take() {
             // The thread has nothing to say but what it sent.
-            let _ = reader.join();
+            let _said_already = reader.join();
         }
     }
 }
@@ -193,7 +203,7 @@ fn listen(channel: &Channel, mut child: Child, process: &OwnedFd, events: &mpsc:
     let ended = child.wait();
     let how = unreadable.unwrap_or_else(|| ended.map_or_else(|error| error.to_string(), describe));
     // Nobody listens any more when the run is over.
-    let _ = events.send(Event::Gone(how));
+    let _nobody_listens = events.send(Event::Gone(how));
 }
 
 fn describe(status: ExitStatus) -> String {

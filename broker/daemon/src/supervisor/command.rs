@@ -52,11 +52,13 @@ impl RunningCommand {
         let (started, starting) = oneshot::channel();
         let (init_sender, init) = mpsc::unbounded_channel();
         let (ended_sender, ended) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("sandbox".to_owned()).spawn(move || {
-            let outcome = live(&sandbox, &namespace, started, &init_sender);
-            // Nobody waits any more when the run was given up.
-            let _ = ended_sender.send(outcome);
-        })?;
+        let thread = std::thread::Builder::new()
+            .name("sandbox".to_owned())
+            .spawn(move || {
+                let outcome = live(&sandbox, &namespace, started, &init_sender);
+                // Nobody waits any more when the run was given up.
+                let _nobody_waits = ended_sender.send(outcome);
+            })?;
         match starting.await {
             Ok(outer) => Ok(Self {
                 outer,
@@ -115,7 +117,7 @@ impl Drop for RunningCommand {
         self.kill();
         if let Some(thread) = self.thread.take() {
             // The thread has nothing to say but what it sent.
-            let _ = thread.join();
+            let _said_already = thread.join();
         }
     }
 }
@@ -136,7 +138,9 @@ fn live(
     }
     let mut exit_code = None;
     for line in BufReader::new(status).lines().map_while(Result::ok) {
-        let Ok(status) = serde_json::from_str::<Status>(&line) else { continue };
+        let Ok(status) = serde_json::from_str::<Status>(&line) else {
+            continue;
+        };
         if let Some(pid) = status.child_pid {
             let _ = init.send(pid);
         }

@@ -62,7 +62,8 @@ pub(super) async fn live(prepared: Prepared) -> Result<ExitCode, Failure> {
 }
 
 fn build_wall() -> Result<(Wall, Attachment, SandboxNetns), Failure> {
-    let refused = |error: wallgate_wall::WallError| Failure::new(Exit::Unavailable, format!("no wall: {error}"));
+    let refused =
+        |error: wallgate_wall::WallError| Failure::new(Exit::Unavailable, format!("no wall: {error}"));
     let mut wall = Wall::create(&WallOptions::default()).map_err(refused)?;
     let slot = wall
         .free_slot()
@@ -72,7 +73,11 @@ fn build_wall() -> Result<(Wall, Attachment, SandboxNetns), Failure> {
 }
 
 /// Hands the sandbox's sockets to the broker. When this returns, the attach proof is in the ledger.
-async fn announce(broker: &mut BrokerProcess, prepared: &Prepared, attachment: &Attachment) -> Result<(), Failure> {
+async fn announce(
+    broker: &mut BrokerProcess,
+    prepared: &Prepared,
+    attachment: &Attachment,
+) -> Result<(), Failure> {
     let proof = &attachment.proof;
     let attach = Attach {
         sandbox: prepared.facts.clone(),
@@ -102,7 +107,13 @@ async fn announce(broker: &mut BrokerProcess, prepared: &Prepared, attachment: &
 fn sandbox(prepared: &Prepared, attachment: &Attachment, root: &str) -> Result<Sandbox, Failure> {
     let bundle = etc::bundle(root).map_err(|error| Failure::new(Exit::Unavailable, error))?;
     let gateway = &attachment.addressing;
-    let files = etc::files(&prepared.facts.id, gateway.gateway_v4, gateway.gateway_v6, root, &bundle);
+    let files = etc::files(
+        &prepared.facts.id,
+        gateway.gateway_v4,
+        gateway.gateway_v6,
+        root,
+        &bundle,
+    );
     let trust = trust_variables(etc::BUNDLE_PATH, etc::ROOT_PATH);
     Ok(Sandbox {
         program: prepared.bubblewrap.clone(),
@@ -127,7 +138,8 @@ async fn run_command(
         .as_fd()
         .try_clone_to_owned()
         .map_err(Failure::internal)?;
-    let refused = |error: std::io::Error| Failure::internal(format!("the sandbox cannot be started: {error}"));
+    let refused =
+        |error: std::io::Error| Failure::internal(format!("the sandbox cannot be started: {error}"));
     let mut command = RunningCommand::start(sandbox, namespace).await.map_err(refused)?;
     let mut deadline: Option<Instant> = None;
     let mut interrupts = 0_u32;
@@ -198,7 +210,11 @@ async fn close(mut broker: BrokerProcess, id: SandboxId, counters: Vec<CounterRo
         Err(failure) => eprintln!("wallgate: {failure}"),
     }
     if !quiet {
-        let Summary { allowed, denied, quit } = summary;
+        let Summary {
+            allowed,
+            denied,
+            quit,
+        } = summary;
         eprintln!("wallgate: sandbox {id}: {allowed} allowed, {denied} denied");
         if let Some(reason) = quit {
             eprintln!("wallgate: sandbox {id} says that its task cannot be done: {reason}");
@@ -267,4 +283,3 @@ impl Signals {
         }
     }
 }
-

@@ -102,7 +102,10 @@ fn require_rights() -> Result<(), Failure> {
         return Ok(());
     }
     let problem = if rustix::process::geteuid().is_root() {
-        format!("this root lacks {}, without which no wall can be built", missing.join(", "))
+        format!(
+            "this root lacks {}, without which no wall can be built",
+            missing.join(", ")
+        )
     } else {
         "building the wall needs root: run it with sudo, or as a service".to_owned()
     };
