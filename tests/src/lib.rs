@@ -1,1 +1,4 @@
 //! wallgate-tests.
+
+pub mod frames;
+pub mod hostile;
