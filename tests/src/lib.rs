@@ -29,3 +29,7 @@ pub mod rss;
 pub mod tools;
 pub mod upstream;
 pub mod wallgate;
+//! wallgate-tests.
+
+pub mod frames;
+pub mod hostile;

@@ -103,7 +103,11 @@ fn try_out(root: &Path, object: &[u8]) -> Result<()> {
             "--test",
             "p01_no_way_round",
             "--test",
+            "p01_every_moment",
+            "--test",
             "p02_identity_is_the_tap",
+            "--test",
+            "wall_programs",
         ])
         .env("WALLGATE_WALL_OBJECT", &path)
         .status()?;

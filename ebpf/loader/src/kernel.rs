@@ -218,8 +218,8 @@ impl Kernel {
         Ok(sum)
     }
 
-    /// The programs, for tests that run them on frames.
-    #[cfg(test)]
+    /// A program, for tests that run it on frames.
+    #[cfg(feature = "test-support")]
     pub(crate) fn classifier(&self, name: &'static str) -> Result<&SchedClassifier, WallError> {
         let program = self
             .programs
@@ -228,8 +228,8 @@ impl Kernel {
         program.try_into().map_err(program_error(name))
     }
 
-    /// Takes the steering program away: only for the tests that show what happens then.
-    #[cfg(any(test, feature = "test-support"))]
+    /// Takes the steering program away.
+    #[cfg(feature = "test-support")]
     pub(crate) fn unsteer(&mut self) {
         self.steer = None;
     }

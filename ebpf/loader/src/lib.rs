@@ -27,8 +27,12 @@
     reason = "socket options, ancillary data, taps and map values have no safe wrapper; each block says why it holds"
 )]
 
+mod attachment;
+mod closed;
 pub mod dns;
 mod error;
+#[cfg(feature = "test-support")]
+pub mod fault;
 mod kernel;
 pub mod leftovers;
 mod namespace;
@@ -44,6 +48,8 @@ pub mod support;
 mod tap;
 mod wall;
 
+pub use attachment::{AttachProof, Attachment, Interface};
+pub use closed::Backstop;
 pub use error::WallError;
 pub use leftovers::WallName;
 pub use report::{Counter, Event};
@@ -51,7 +57,5 @@ pub use sandbox::SandboxNetns;
 pub use slot::{Addressing, MAX_SLOT, SandboxSlot};
 pub use sockets::accepted_mark;
 pub use tap::{Tap, make_tap};
-pub use wall::{
-    AttachProof, Attachment, Backstop, Interface, MAX_EVENTS_PER_CALL, Severed, Wall, WallOptions,
-};
+pub use wall::{MAX_EVENTS_PER_CALL, Severed, Wall, WallOptions};
 pub use wallgate_wall_shared::{Effect, Reason};

@@ -115,6 +115,10 @@ pub(crate) fn acknowledged(answer: &[u8]) -> io::Result<usize> {
 /// Where a route or rule looks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Table {
+    /// The routes to the sandboxes. Not the main table: whoever gives the namespace an uplink by mistake puts its routes
+    /// there, and no rule looks there.
+    Sandboxes,
+    /// Where a sandbox's own namespace has its routes.
     Main,
     Local,
 }
@@ -122,6 +126,7 @@ pub(crate) enum Table {
 impl Table {
     const fn number(self) -> u8 {
         match self {
+            Self::Sandboxes => 87,
             Self::Main => 254,
             Self::Local => 255,
         }
@@ -298,14 +303,24 @@ impl Route {
         )
     }
 
-    /// A route to one address on the link.
-    pub(crate) fn add_host_route(&self, index: u32, to: IpAddr) -> Result<(), WallError> {
-        let mut message = route(family(to), Table::Main, RouteType::Unicast);
+    /// A route to one address on the link. Clones have equal addresses, so their routes differ in `metric`.
+    pub(crate) fn add_host_route(
+        &self,
+        table: Table,
+        index: u32,
+        to: IpAddr,
+        metric: u32,
+    ) -> Result<(), WallError> {
+        let mut message = route(family(to), table, RouteType::Unicast);
         message.header.destination_prefix_length = prefix(to);
         if to.is_ipv4() {
             message.header.scope = RouteScope::Link;
         }
-        message.attributes = vec![RouteAttribute::Destination(to.into()), RouteAttribute::Oif(index)];
+        message.attributes = vec![
+            RouteAttribute::Destination(to.into()),
+            RouteAttribute::Oif(index),
+            RouteAttribute::Priority(metric),
+        ];
         self.request(
             "add route",
             RouteNetlinkMessage::NewRoute(message),
@@ -319,6 +334,23 @@ impl Route {
             RouteAttribute::Gateway(gateway.into()),
             RouteAttribute::Oif(index),
         ];
+        self.request(
+            "add default route",
+            RouteNetlinkMessage::NewRoute(message),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
+    }
+
+    /// A default route to the link itself, which needs no gateway.
+    #[cfg(feature = "test-support")]
+    pub(crate) fn add_default_link(&self, index: u32, v6: bool) -> Result<(), WallError> {
+        let mut message = route(family_of(v6), Table::Main, RouteType::Unicast);
+        message.header.scope = if v6 {
+            RouteScope::Universe
+        } else {
+            RouteScope::Link
+        };
+        message.attributes = vec![RouteAttribute::Oif(index)];
         self.request(
             "add default route",
             RouteNetlinkMessage::NewRoute(message),

@@ -59,6 +59,8 @@ pub struct Event {
     pub source_mac: [u8; 6],
     /// The claimed source address, IPv4 as `::ffff:a.b.c.d`, `::` when there is none.
     pub source: Ipv6Addr,
+    /// The mark that it had when it came: 0 from a sandbox; of the socket that sent it, towards one.
+    pub mark: u32,
 }
 
 /// Reads an [`EventRow`](wallgate_wall_shared::EventRow) as the programs write it: in this machine's byte order.
@@ -74,6 +76,7 @@ pub(crate) fn parse(bytes: &[u8], slots: &BTreeMap<u32, SandboxSlot>) -> Option<
     let protocol = u16::from_ne_bytes(reader.take()?);
     let source_mac = reader.take()?;
     let source = Ipv6Addr::from(reader.take::<16>()?);
+    let mark = u32::from_ne_bytes(reader.take()?);
     let slot = slots.get(&ifindex).copied();
     Some(Event {
         slot,
@@ -85,6 +88,7 @@ pub(crate) fn parse(bytes: &[u8], slots: &BTreeMap<u32, SandboxSlot>) -> Option<
         destination_port,
         source_mac,
         source,
+        mark,
     })
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::error::WallError;
 use crate::namespace::Namespace;
-use crate::netlink::Route;
+use crate::netlink::{Route, Table};
 use crate::slot::Addressing;
 
 /// The interface's name as the sandbox sees it.
@@ -51,7 +51,7 @@ impl SandboxNetns {
             route.set_up(link, true)?;
             for (_, gateway) in families {
                 route.add_neighbour(link, gateway, addressing.gateway_mac)?;
-                route.add_host_route(link, gateway)?;
+                route.add_host_route(Table::Main, link, gateway, 1)?;
                 route.add_default_route(link, gateway)?;
             }
             Ok(())

@@ -1,18 +1,18 @@
 //! The wall itself: the namespace, the programs, and the sandboxes that are attached to it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tracing::warn;
-use wallgate_wall_shared::{Listener, MARK, SandboxRow};
+use wallgate_wall_shared::{Listener, SandboxRow};
 
+use crate::attachment::{AttachProof, Attachment, Interface};
+use crate::closed::{Backstop, close, reach};
 use crate::error::WallError;
 use crate::kernel::{InterfaceLinks, Kernel, UNKNOWN_INTERFACE};
 use crate::leftovers::{Named, WallName};
 use crate::namespace::Namespace;
-use crate::netlink::{Peer, Route, Table, When};
-use crate::nftables;
+use crate::netlink::{Peer, Route};
 use crate::report::{Counter, Event, counters_of, parse};
 use crate::sandbox::{PEER_NAME, SandboxNetns};
 use crate::sever;
@@ -42,75 +42,6 @@ impl Default for WallOptions {
             name: None,
         }
     }
-}
-
-/// What drops forwarded frames, should there ever be any: for the record of the wall's start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backstop {
-    /// Policy rules that leave a sandbox's frame no route but to us, and an nftables chain with policy drop.
-    RulesAndNftables,
-    /// The rules alone; the kernel refused the chain.
-    RulesOnly {
-        /// The kernel's answer.
-        why: String,
-    },
-}
-
-/// An interface to put behind the wall.
-#[derive(Debug)]
-pub enum Interface<'a> {
-    /// A tap that a VMM holds.
-    Tap {
-        /// Its name.
-        name: &'a str,
-        /// The namespace that it is in; `None` is the caller's.
-        from: Option<BorrowedFd<'a>>,
-    },
-    /// One end of a veth pair; the other is in the sandbox.
-    Veth {
-        /// Its name.
-        name: &'a str,
-        /// The namespace that it is in; `None` is the caller's.
-        from: Option<BorrowedFd<'a>>,
-    },
-}
-
-/// What the kernel confirms about an attached sandbox, asked after everything was in place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttachProof {
-    /// The interface, in the wall's namespace.
-    pub ifindex: u32,
-    /// The only program on its ingress.
-    pub ingress_program: u32,
-    /// The only program on its egress.
-    pub egress_program: u32,
-    /// The program that steers.
-    pub steer_program: u32,
-    /// The number of the row that the kernel returned: it grows with each row that this wall wrote.
-    pub map_generation: u32,
-    /// SHA-256 of the object that the programs are from, in hexadecimal.
-    pub object_sha256: String,
-}
-
-/// A sandbox behind the wall, with the sockets that its traffic ends in.
-#[derive(Debug)]
-pub struct Attachment {
-    /// Its slot.
-    pub slot: SandboxSlot,
-    /// Its interface, in the wall's namespace.
-    pub ifindex: u32,
-    /// The mark that an accepted connection must have: see [`accepted_mark`](crate::accepted_mark).
-    pub mark: u32,
-    /// What it has to call itself.
-    pub addressing: Addressing,
-    /// TCP to any address and any port but 53; `local_addr` of an accepted connection is what was dialled. Non-blocking.
-    pub tcp: TcpListener,
-    /// TCP to port 53 of any address. Non-blocking.
-    pub dns_tcp: TcpListener,
-    /// UDP to port 53 of any address: see [`dns`](crate::dns). Non-blocking.
-    pub dns_udp: UdpSocket,
-    /// That the programs are there.
-    pub proof: AttachProof,
 }
 
 /// How many established connections a quarantine ended.
@@ -497,34 +428,14 @@ impl Wall {
         self.namespace.as_fd()
     }
 
-    /// Takes a program away, as a fault would: only for the tests that show that the rest holds.
     #[cfg(feature = "test-support")]
-    pub fn break_ingress(&mut self, slot: SandboxSlot) {
-        if let Some(links) = self
-            .sandboxes
-            .get_mut(&slot)
-            .and_then(|sandbox| sandbox.links.as_mut())
-        {
-            drop(links.ingress.take());
-        }
+    pub(crate) fn links_mut(&mut self, slot: SandboxSlot) -> Option<&mut InterfaceLinks> {
+        self.sandboxes.get_mut(&slot)?.links.as_mut()
     }
 
-    /// Takes the egress program away: as [`break_ingress`](Self::break_ingress).
     #[cfg(feature = "test-support")]
-    pub fn break_egress(&mut self, slot: SandboxSlot) {
-        if let Some(links) = self
-            .sandboxes
-            .get_mut(&slot)
-            .and_then(|sandbox| sandbox.links.as_mut())
-        {
-            drop(links.egress.take());
-        }
-    }
-
-    /// Takes the steering program away: as [`break_ingress`](Self::break_ingress).
-    #[cfg(feature = "test-support")]
-    pub fn break_steering(&mut self) {
-        self.kernel.unsteer();
+    pub(crate) const fn parts_mut(&mut self) -> (&Namespace, &mut Kernel) {
+        (&self.namespace, &mut self.kernel)
     }
 }
 
@@ -537,74 +448,4 @@ impl Drop for Wall {
             }
         }
     }
-}
-
-/// Closes the namespace of the calling thread: no forwarding, no route for a frame but to us, nothing learned from anybody.
-fn close() -> Result<Backstop, WallError> {
-    Namespace::set(&[
-        ("ipv4/ip_forward", "0"),
-        ("ipv6/conf/all/forwarding", "0"),
-        // What the kernel answers, and what is accepted, bears the mark of the frame that it answers.
-        ("ipv4/tcp_fwmark_accept", "1"),
-        ("ipv4/fwmark_reflect", "1"),
-        ("ipv6/fwmark_reflect", "1"),
-        ("ipv4/conf/all/rp_filter", "1"),
-        ("ipv4/conf/default/rp_filter", "1"),
-        ("ipv4/conf/all/accept_redirects", "0"),
-        ("ipv4/conf/default/accept_redirects", "0"),
-        ("ipv4/conf/all/send_redirects", "0"),
-        ("ipv4/conf/default/send_redirects", "0"),
-        ("ipv6/conf/all/accept_redirects", "0"),
-        ("ipv6/conf/default/accept_redirects", "0"),
-        ("ipv6/conf/default/accept_ra", "0"),
-        ("ipv6/conf/default/autoconf", "0"),
-        ("ipv6/conf/default/accept_dad", "0"),
-        ("ipv6/conf/default/dad_transmits", "0"),
-        ("ipv6/conf/default/addr_gen_mode", "1"),
-        // UDP is refused at once, each time: a client that waits for the limit thinks that QUIC is slow, not shut.
-        ("ipv4/icmp_ratelimit", "0"),
-        ("ipv6/icmp/ratelimit", "0"),
-        ("ipv4/ip_unprivileged_port_start", "0"),
-    ])?;
-    let route = Route::open()?;
-    let loopback = route.index_of("lo")?;
-    route.set_up(loopback, true)?;
-    let marked = When::Marked {
-        mark: MARK,
-        mask: 0xffff_0000,
-    };
-    for (v6, original) in [
-        (false, [0, 32766, 32767].as_slice()),
-        (true, [0, 32766].as_slice()),
-    ] {
-        // What is made here finds the sandboxes' routes; what the filter passed is for us, whatever its address; for a
-        // frame that the filter did not pass there is no route at all.
-        route.add_rule(v6, 10, When::MadeHere, Table::Main)?;
-        route.add_rule(v6, 20, marked, Table::Local)?;
-        for &priority in original {
-            route.delete_rule(v6, priority)?;
-        }
-        route.add_local_default(loopback, v6)?;
-    }
-    let nftables = nftables::drop_forwarded();
-    Ok(match nftables {
-        Ok(()) => Backstop::RulesAndNftables,
-        Err(error) => Backstop::RulesOnly {
-            why: error.to_string(),
-        },
-    })
-}
-
-/// Routes and neighbours towards one sandbox, and the gateway's IPv6 address, which neighbour discovery wants to see.
-fn reach(route: &Route, ifindex: u32, addressing: &Addressing, v6: bool) -> Result<(), WallError> {
-    let mut guests = vec![IpAddr::V4(addressing.v4)];
-    if v6 {
-        route.add_address(ifindex, IpAddr::V6(addressing.gateway_v6))?;
-        guests.push(IpAddr::V6(addressing.v6));
-    }
-    for guest in guests {
-        route.add_host_route(ifindex, guest)?;
-        route.add_neighbour(ifindex, guest, addressing.mac)?;
-    }
-    Ok(())
 }

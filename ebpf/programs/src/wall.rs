@@ -120,7 +120,8 @@ fn tell(frame: &Frame, header: &Header, reason: Reason, seen: u64) {
         protocol: described.protocol as u16,
         source_mac: described.source_mac,
         source: described.source,
-        reserved: [0; 8],
+        mark: frame.mark,
+        reserved: [0; 4],
     });
     entry.submit(0);
 }

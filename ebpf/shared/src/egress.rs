@@ -28,8 +28,16 @@ pub fn guard(header: &Header, outgoing: &Outgoing, row: &SandboxRow) -> Verdict 
     if outgoing.ingress_ifindex != 0 {
         return Verdict::Drop(Reason::EgressForwarded);
     }
-    if outgoing.frame_bytes < ETHERNET || bytes::<0, 6>(header) != row.mac {
-        return Verdict::Drop(Reason::EgressForeign);
+    let to = bytes::<0, 6>(header);
+    if outgoing.frame_bytes < ETHERNET || to != row.mac {
+        let [first, ..] = to;
+        // Not of a socket of ours. (The kernel keeps a length where the mark is while it builds a listener report.)
+        let multicast = first & 1 == 1 && outgoing.mark & MARK != MARK;
+        return Verdict::Drop(if multicast {
+            Reason::EgressMulticast
+        } else {
+            Reason::EgressForeign
+        });
     }
     let marked = outgoing.mark == (MARK | row.slot);
     match be16::<12>(header) {

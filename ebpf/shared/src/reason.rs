@@ -157,6 +157,8 @@ reasons! {
     EgressUnmarked = "egress_unmarked", Dropped;
     /// Towards the sandbox: addressed to something else.
     EgressForeign = "egress_foreign", Dropped;
+    /// Towards the sandbox: multicast that the wall's own kernel sends when a link comes up; nobody needs it.
+    EgressMulticast = "egress_multicast", Dropped;
     /// Towards the sandbox: it is quarantined.
     EgressQuarantined = "egress_quarantined", Dropped;
     /// Towards an interface without a row.

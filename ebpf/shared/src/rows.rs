@@ -81,8 +81,10 @@ rows! {
         pub source_mac: [u8; 6],
         /// The source address that it claims: IPv4 as `::ffff:a.b.c.d`; all zeros when it has none.
         pub source: [u8; 16],
+        /// The mark that it had when it came: 0 from a sandbox; of the socket that sent it, towards one.
+        pub mark: u32,
         /// Zeros.
-        pub reserved: [u8; 8],
+        pub reserved: [u8; 4],
     }
 }
 

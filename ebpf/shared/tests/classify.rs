@@ -1,4 +1,9 @@
 //! The decision about a frame, as rows of frames and verdicts, and as properties of whatever passes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on has failed"
+)]
 
 use proptest::prelude::*;
 use wallgate_wall_shared::Reason::*;
@@ -654,6 +659,11 @@ fn only_its_own_sockets_speak_to_a_sandbox() {
         header[5] = 9;
         header
     };
+    let housekeeping = {
+        let mut header = towards(0x86dd, &address6("ff02::16"));
+        header[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 0x16]);
+        header
+    };
     let rows = [
         ("its own, IPv4", ip4, mark, 0, Pass(EgressPass)),
         ("its own, IPv6", ip6, mark, 0, Pass(EgressPass)),
@@ -672,6 +682,27 @@ fn only_its_own_sockets_speak_to_a_sandbox() {
         (
             "multicast",
             towards(0x86dd, &address6("ff02::1")),
+            mark,
+            0,
+            Drop(EgressForeign),
+        ),
+        (
+            "a link\'s own housekeeping",
+            housekeeping,
+            none,
+            0,
+            Drop(EgressMulticast),
+        ),
+        (
+            "housekeeping, half built",
+            housekeeping,
+            212,
+            0,
+            Drop(EgressMulticast),
+        ),
+        (
+            "a socket\'s multicast",
+            housekeeping,
             mark,
             0,
             Drop(EgressForeign),
