@@ -39,7 +39,7 @@ struct Asked(u128);
 impl Recordable for Asked {
     fn decision_record(&self) -> DecisionRecord {
         DecisionRecord {
-            request_id: RequestId(self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
+            request_id: RequestId(scatter(self.0)),
             sandbox: "agent-7".parse().unwrap(),
             source: IdentitySource::Tap,
             protocol: "http",
@@ -77,15 +77,29 @@ fn append(file: &mut File, records: u32) {
     file.sync_data().unwrap();
 }
 
-const TABLE: redb::TableDefinition<u64, &[u8]> = redb::TableDefinition::new("records");
+const RECORDS: redb::TableDefinition<u64, &[u8]> = redb::TableDefinition::new("records");
+const HASHES: redb::TableDefinition<u64, &[u8; 32]> = redb::TableDefinition::new("hashes");
+const REQUESTS: redb::TableDefinition<u128, u64> = redb::TableDefinition::new("requests");
 
+/// Request ids are random.
+fn scatter(n: u128) -> u128 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+}
+
+/// What the ledger would do without a journal: record, hash and request in one transaction.
 fn redb_commit(database: &redb::Database, next: &mut u64, records: u32) {
     let mut transaction = database.begin_write().unwrap();
     transaction.set_two_phase_commit(true);
     {
-        let mut table = transaction.open_table(TABLE).unwrap();
+        let mut records_table = transaction.open_table(RECORDS).unwrap();
+        let mut hashes = transaction.open_table(HASHES).unwrap();
+        let mut requests = transaction.open_table(REQUESTS).unwrap();
         for _ in 0..records {
-            table.insert(*next, [b'r'; RECORD_BYTES].as_slice()).unwrap();
+            records_table
+                .insert(*next, [b'r'; RECORD_BYTES].as_slice())
+                .unwrap();
+            hashes.insert(*next, &[7; 32]).unwrap();
+            requests.insert(scatter(u128::from(*next)), *next).unwrap();
             *next += 1;
         }
     }
