@@ -133,6 +133,11 @@ fn reassemble(mut wire: &[u8]) -> Result<Reassembled, HelloError> {
         let (fragment, after) = rest.split_at_checked(length).unwrap_or((rest, &[]));
         message.extend_from_slice(fragment);
         let missing = missing(&message)?;
+        let to_come = length.saturating_sub(fragment.len());
+        // A client says nothing more in plaintext before it hears from us, so the last record ends with the message.
+        if message.len() >= HANDSHAKE_HEADER_BYTES && to_come > missing {
+            return Err(HelloError::Malformed);
+        }
         if missing == 0 {
             let body = message.get(HANDSHAKE_HEADER_BYTES..).unwrap_or_default();
             return Ok(Reassembled::Message(body.to_vec()));
@@ -167,7 +172,6 @@ fn missing(message: &[u8]) -> Result<usize, HelloError> {
             if length > MAX_CLIENT_HELLO_BYTES {
                 return Err(HelloError::TooLong);
             }
-            // A client says nothing more in plaintext before it hears from us.
             length.checked_sub(body.len()).ok_or(HelloError::Malformed)
         }
         _ => Ok(HANDSHAKE_HEADER_BYTES.saturating_sub(message.len())),
@@ -452,6 +456,7 @@ pub(crate) mod tests {
             b"\x16\x03\x01\x40\x01",
             b"\x16\x03\x01\x00\x01\x02",
             b"\x16\x03\x01\x00\x05\x01\x00\x00\x00\x00",
+            b"\x16\x03\x01\x00\x05\x01\x00\x00\x00",
         ] {
             assert_eq!(read(wire), Err(HelloError::Malformed), "{wire:?}");
         }
