@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod arm;
 pub mod connection;
 pub mod limits;
 pub mod parse;
