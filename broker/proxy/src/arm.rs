@@ -131,17 +131,17 @@ impl Injected {
         &self.key
     }
 
-    /// The response as the sandbox may see it. Counts what was masked into `scrubbed`.
+    /// The response as the sandbox may see it. Counts what was masked into `count`.
     ///
     /// # Errors
     /// [`ScrubError`] when it cannot be looked into. Nothing of it may be passed on then.
     pub(crate) fn scrub(
         &self,
         response: Response<ResponseBody>,
-        scrubbed: &Arc<AtomicU64>,
+        count: &Arc<AtomicU64>,
     ) -> Result<Response<ResponseBody>, ScrubError> {
         match &self.scrubber {
-            Some(scrubber) => scrubber.response(response, &self.method, scrubbed),
+            Some(scrubber) => scrubber.response(response, &self.method, count),
             None => Ok(response),
         }
     }

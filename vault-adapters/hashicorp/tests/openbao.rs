@@ -28,7 +28,7 @@ use wallgate_vault_local::FileBackend;
 
 const VERSION: &str = "2.7.2";
 const WHEEL_SHA256: &str = "db79307a35a21e59753ae5e8bb45f0ff3f71e04bfa3d3627bf984e4b77bb7866";
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// One connection a request, over loopback: what the broker's own client is to this adapter.
 #[derive(Debug)]
@@ -50,11 +50,10 @@ impl GuardedClient for Loopback {
                 .path_and_query()
                 .map_or("/", |path| path.as_str())
                 .to_owned();
-            *request.uri_mut() = path.parse().map_err(|_| ClientError::Resolve)?;
-            request.headers_mut().insert(
-                "host",
-                authority.as_str().parse().map_err(|_| ClientError::Resolve)?,
-            );
+            *request.uri_mut() = path.parse().or(Err(ClientError::Resolve))?;
+            request
+                .headers_mut()
+                .insert("host", authority.as_str().parse().or(Err(ClientError::Resolve))?);
             let exchange = async {
                 let response = sender
                     .send_request(request.map(Full::new))
@@ -63,7 +62,7 @@ impl GuardedClient for Loopback {
                 drop(sender);
                 let (head, body) = response.into_parts();
                 let body = Limited::new(body, MAX_VAULT_RESPONSE_BYTES).collect().await;
-                let body = body.map_err(|_| ClientError::TooLarge)?;
+                let body = body.or(Err(ClientError::TooLarge))?;
                 Ok(Response::from_parts(head, body.to_bytes()))
             };
             let (result, _) = tokio::join!(exchange, connection);
@@ -224,7 +223,7 @@ impl OpenBao {
         format!("file:{}", path.display())
     }
 
-    fn backend(&self, raw: &RawHashicorp) -> HashicorpBackend {
+    fn backend(raw: &RawHashicorp) -> HashicorpBackend {
         let local = Backends::new().with(Arc::new(FileBackend::new("/")));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         HashicorpBackend::new(raw.validate(&local).unwrap(), Arc::new(Loopback), clock)
@@ -302,7 +301,7 @@ async fn keeps_the_contract(server: &OpenBao) {
     server
         .put("team/ci", json!({"token": "canary-in-a-vault", "other": 1}))
         .await;
-    let backend = server.backend(&server.with_token(&server.root));
+    let backend = OpenBao::backend(&server.with_token(&server.root));
     let source = open(&backend, "vault:secret/data/team/ci#token");
     assert_eq!(source.fetch().await.unwrap().version, "1");
     let error = open(&backend, "vault:secret/data/team/ci#absent")
@@ -346,7 +345,7 @@ async fn a_token_without_the_right_is_denied(server: &OpenBao) {
         )
         .await;
     let token = made["auth"]["client_token"].as_str().unwrap();
-    let backend = server.backend(&server.with_token(token));
+    let backend = OpenBao::backend(&server.with_token(token));
     assert!(
         open(&backend, "vault:secret/data/mine#token")
             .fetch()
@@ -358,7 +357,7 @@ async fn a_token_without_the_right_is_denied(server: &OpenBao) {
         .await
         .unwrap_err();
     assert!(matches!(error, SourceError::Denied { .. }), "{error}");
-    let wrong = server.backend(&server.with_token("s.wrong"));
+    let wrong = OpenBao::backend(&server.with_token("s.wrong"));
     let error = open(&wrong, "vault:secret/data/mine#token")
         .fetch()
         .await
@@ -397,7 +396,7 @@ async fn an_approle_logs_in_and_again_when_its_token_is_revoked(server: &OpenBao
     server
         .admin("POST", "sys/auth/approle", json!({"type": "approle"}))
         .await;
-    let backend = server.backend(&role(server, "many", 0).await);
+    let backend = OpenBao::backend(&role(server, "many", 0).await);
     let source = open(&backend, "vault:secret/data/mine#token");
     source.fetch().await.unwrap();
     source.fetch().await.unwrap();
@@ -406,7 +405,7 @@ async fn an_approle_logs_in_and_again_when_its_token_is_revoked(server: &OpenBao
 }
 
 async fn a_used_up_secret_id_is_denied(server: &OpenBao) {
-    let backend = server.backend(&role(server, "once", 1).await);
+    let backend = OpenBao::backend(&role(server, "once", 1).await);
     let source = open(&backend, "vault:secret/data/mine#token");
     source.fetch().await.unwrap();
     revoke_all(server).await;
@@ -427,17 +426,17 @@ async fn a_namespace_is_asked(server: &OpenBao) {
         )
         .await;
     let root = server.with_token(&server.root);
-    let inside = server.backend(&RawHashicorp {
+    let inside = OpenBao::backend(&RawHashicorp {
         namespace: Some("team-a".to_owned()),
         ..root.clone()
     });
     assert!(open(&inside, "vault:kv/data/ci#token").fetch().await.is_ok());
-    let outside = server.backend(&root);
+    let outside = OpenBao::backend(&root);
     assert!(open(&outside, "vault:kv/data/ci#token").fetch().await.is_err());
 }
 
 async fn a_sealed_server_gives_nothing(server: &OpenBao) {
-    let backend = server.backend(&server.with_token(&server.root));
+    let backend = OpenBao::backend(&server.with_token(&server.root));
     server.admin("PUT", "sys/seal", json!({})).await;
     let error = open(&backend, "vault:secret/data/mine#token")
         .fetch()
