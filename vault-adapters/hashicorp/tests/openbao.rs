@@ -4,6 +4,12 @@
 //! Where it cannot be installed the test says `SKIPPED-openbao` on a line of its own. `WALLGATE_BAO` names a binary that
 //! is there already.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the helpers of a test are part of it"
+)]
+
 use std::io::{self, BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
