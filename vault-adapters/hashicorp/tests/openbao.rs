@@ -7,6 +7,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::indexing_slicing,
     reason = "the helpers of a test are part of it"
 )]
 
