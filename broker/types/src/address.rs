@@ -170,7 +170,7 @@ impl Embedded {
             [0, 0, 0, 0, 0, 0xffff, g, h] | [0x0064, 0xff9b, 0, 0, 0, 0, g, h] => {
                 Some(Self::Translated(low(g, h)))
             }
-            [0, 0, 0, 0, 0, 0, g, h] | [0, 0, 0, 0, 0xffff, 0, g, h] | [0x0064, 0xff9b, 1, _, _, _, g, h] => {
+            [0, 0, 0, 0, 0 | 0xffff, 0, g, h] | [0x0064, 0xff9b, 1, _, _, _, g, h] => {
                 Some(Self::Tunnelled(low(g, h)))
             }
             [0x2002, b, c, ..] => Some(Self::Tunnelled(low(b, c))),

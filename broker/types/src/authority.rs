@@ -362,7 +362,7 @@ mod tests {
             ("127.0.0.1.", E::NumericName),
             ("1.2.3.4.5", E::NumericName),
             ("a.0x", E::NumericName),
-            ("xn--.test", E::Idna),
+            ("xn--.test", E::Character),
             ("xn--a.test", E::Idna),
             ("ab--c.test", E::Idna),
             ("a.test:0", E::Port),
@@ -402,8 +402,8 @@ mod tests {
 
         #[test]
         fn never_panics(text in any::<String>()) {
-            let _ = Authority::parse(&text, 443);
-            let _ = Host::parse_unicode(&text);
+            drop(Authority::parse(&text, 443));
+            drop(Host::parse_unicode(&text));
         }
 
         #[test]

@@ -1,0 +1,6 @@
+use wallgate_types::secret::Secret;
+
+fn main() {
+    let secret = Secret::new(String::from("value"));
+    let _json = serde_json::to_string(&secret);
+}
