@@ -21,7 +21,6 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
-mod arm;
 pub mod attach;
 pub mod client_hello;
 pub mod client_stream;
@@ -33,6 +32,8 @@ pub mod dns;
 pub mod edge_limits;
 mod error;
 mod internal;
+pub mod arm;
+pub mod connection;
 pub mod limits;
 mod lookup;
 mod lru;

@@ -18,40 +18,30 @@ const MAX_BACKSLASHES: usize = 8;
 /// The most digits of a numeric character reference, leading zeros included.
 const MAX_DIGITS: usize = 8;
 
-const NAMED: [(&[u8], u8); 32] = [
-    (b"amp", b'&'),
-    (b"AMP", b'&'),
-    (b"lt", b'<'),
-    (b"LT", b'<'),
-    (b"gt", b'>'),
-    (b"GT", b'>'),
-    (b"quot", b'"'),
-    (b"QUOT", b'"'),
-    (b"apos", b'\''),
-    (b"sol", b'/'),
-    (b"bsol", b'\\'),
-    (b"plus", b'+'),
-    (b"equals", b'='),
-    (b"colon", b':'),
-    (b"semi", b';'),
-    (b"commat", b'@'),
-    (b"dollar", b'$'),
-    (b"percnt", b'%'),
-    (b"excl", b'!'),
-    (b"num", b'#'),
-    (b"ast", b'*'),
-    (b"comma", b','),
-    (b"period", b'.'),
-    (b"quest", b'?'),
-    (b"lowbar", b'_'),
-    (b"lpar", b'('),
-    (b"rpar", b')'),
-    (b"lsqb", b'['),
-    (b"rsqb", b']'),
-    (b"Hat", b'^'),
-    (b"grave", b'`'),
-    (b"verbar", b'|'),
-];
+/// The characters that have a name in HTML, by its first letter.
+const fn names(initial: u8) -> &'static [(&'static [u8], u8)] {
+    match initial {
+        b'A' => &[(b"AMP", b'&')],
+        b'G' => &[(b"GT", b'>')],
+        b'H' => &[(b"Hat", b'^')],
+        b'L' => &[(b"LT", b'<')],
+        b'Q' => &[(b"QUOT", b'"')],
+        b'a' => &[(b"amp", b'&'), (b"apos", b'\''), (b"ast", b'*')],
+        b'b' => &[(b"bsol", b'\\')],
+        b'c' => &[(b"colon", b':'), (b"comma", b','), (b"commat", b'@')],
+        b'd' => &[(b"dollar", b'$')],
+        b'e' => &[(b"equals", b'='), (b"excl", b'!')],
+        b'g' => &[(b"grave", b'`'), (b"gt", b'>')],
+        b'l' => &[(b"lowbar", b'_'), (b"lpar", b'('), (b"lsqb", b'['), (b"lt", b'<')],
+        b'n' => &[(b"num", b'#')],
+        b'p' => &[(b"percnt", b'%'), (b"period", b'.'), (b"plus", b'+')],
+        b'q' => &[(b"quest", b'?'), (b"quot", b'"')],
+        b'r' => &[(b"rpar", b')'), (b"rsqb", b']')],
+        b's' => &[(b"semi", b';'), (b"sol", b'/')],
+        b'v' => &[(b"verbar", b'|')],
+        _ => &[],
+    }
+}
 
 /// What stands at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +54,9 @@ pub(super) enum Escape {
     Of(u8, usize),
 }
 
-/// The characters that have a name in HTML.
-pub(super) fn named_characters() -> impl Iterator<Item = u8> {
-    NAMED.iter().map(|(_, value)| *value)
+/// The first letters of the names of these characters.
+pub(super) fn initials_of(wanted: impl Fn(u8) -> bool) -> impl Iterator<Item = u8> {
+    (b'A'..=b'z').filter(move |initial| names(*initial).iter().any(|(_, value)| wanted(*value)))
 }
 
 /// Reads the escape that begins here, if one does.
@@ -162,11 +152,12 @@ fn number(bytes: &[u8], from: usize, radix: u32) -> Escape {
 
 fn named(bytes: &[u8]) -> Escape {
     let rest = bytes.get(1..).unwrap_or_default();
-    for (name, value) in NAMED {
+    let initial = rest.first().copied().unwrap_or(0);
+    for (name, value) in names(initial) {
         let shared = name.iter().zip(rest).take_while(|(a, b)| a == b).count();
         if shared == name.len() {
             match rest.get(shared) {
-                Some(b';') => return Escape::Of(value, name.len().saturating_add(2)),
+                Some(b';') => return Escape::Of(*value, name.len().saturating_add(2)),
                 Some(_) => {}
                 None => return Escape::Unfinished,
             }

@@ -38,6 +38,10 @@ impl Class {
         byte < 128 && (self.0 >> byte) & 1 == 1
     }
 
+    pub(super) const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     pub(super) fn members(self) -> impl Iterator<Item = u8> {
         (0..128).filter(move |byte| self.has(*byte))
     }

@@ -53,13 +53,68 @@ pub(super) struct Patterns {
     /// What a window proposes: which form, and how many characters of it stand before the window.
     proposals: Vec<Vec<(usize, usize)>>,
     searches: Vec<(Search, usize)>,
-    /// The first four characters of all forms.
-    early: Class,
-    /// Whether one of those has a name in HTML.
-    early_named: bool,
-    /// What a form can begin with, escapes included.
-    starts: Class,
+    /// The first characters of all forms, by their place.
+    early: [Class; WINDOW],
+    /// Finds escapes that can stand for one of those.
+    escapes: EscapeSearch,
     mask: u8,
+}
+
+/// Finds places where an escape begins that may be among a form's first characters. It may propose too many.
+enum EscapeSearch {
+    /// By the first two bytes of each such escape.
+    Pairs(Box<packed::Searcher>),
+    /// By the first byte, where that itself is among a form's first characters, or there is no packed search.
+    Bytes,
+}
+
+impl EscapeSearch {
+    fn new(early: &[Class; WINDOW]) -> Self {
+        let wanted = |byte: u8| early.iter().any(|class| class.has(byte));
+        if STARTS.into_iter().any(wanted) {
+            return Self::Bytes;
+        }
+        // A percent sign that is encoded again is `%25`.
+        let percent = (0..128).filter(|b| wanted(*b) || *b == b'%').flat_map(|value| {
+            let digit = char::from_digit(u32::from(value >> 4), 16).map_or(b'0', |digit| digit as u8);
+            [[b'%', digit], [b'%', digit.to_ascii_uppercase()]]
+        });
+        let backslash = (0..128).filter(|b| wanted(*b) || matches!(b, b'u' | b'x' | b'\\'));
+        let reference = escape::initials_of(wanted).chain([b'#']);
+        let mut pairs: Vec<[u8; 2]> = percent
+            .chain(backslash.map(|next| [b'\\', next]))
+            .chain(reference.map(|next| [b'&', next]))
+            .collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        match packed::Config::new().builder().extend(pairs).build() {
+            Some(searcher) => Self::Pairs(Box::new(searcher)),
+            None => Self::Bytes,
+        }
+    }
+
+    fn for_each(&self, bytes: &[u8], mut visit: impl FnMut(usize)) {
+        match self {
+            // Two pairs can overlap in a run of backslashes, so each is looked for from the byte after the last.
+            Self::Pairs(searcher) => {
+                let mut from = 0;
+                while let Some(found) = searcher.find_in(
+                    bytes,
+                    Span {
+                        start: from,
+                        end: bytes.len(),
+                    },
+                ) {
+                    visit(found.start());
+                    from = found.start().saturating_add(1);
+                }
+            }
+            Self::Bytes => {
+                let [a, b, c] = STARTS;
+                memchr3_iter(a, b, c, bytes).for_each(visit);
+            }
+        }
+    }
 }
 
 enum Search {
@@ -125,11 +180,10 @@ impl Patterns {
         for (chunk, windows) in windows.chunks(WINDOWS_PER_SEARCH).enumerate() {
             searches.push((Search::new(windows)?, chunk.saturating_mul(WINDOWS_PER_SEARCH)));
         }
-        let union = |classes: &mut dyn Iterator<Item = &Class>| {
-            classes.fold(Class::NONE, |all, class| all.with(*class))
-        };
-        let early = union(&mut forms.iter().flat_map(|form| form.units.iter().take(WINDOW)));
-        let first = union(&mut forms.iter().filter_map(|form| form.units.first()));
+        let early: [Class; WINDOW] = std::array::from_fn(|place| {
+            let units = forms.iter().filter_map(|form| form.units.get(place));
+            units.fold(Class::NONE, |all, class| all.with(*class))
+        });
         let mask = b"*#~!$^.,;|"
             .iter()
             .find(|b| !seen.has(**b))
@@ -139,9 +193,8 @@ impl Patterns {
             forms,
             proposals,
             searches,
+            escapes: EscapeSearch::new(&early),
             early,
-            early_named: escape::named_characters().any(|b| early.has(b)),
-            starts: STARTS.into_iter().fold(first, |all, b| all.with(Class::one(b))),
             mask,
         }))
     }
@@ -172,21 +225,15 @@ impl Patterns {
         }
     }
 
-    /// Whether the escape that begins here, or its first byte by itself, can be among a form's first characters.
-    fn may_be_early(&self, rest: &[u8]) -> bool {
-        // Most of what looks like an escape is decided by its next byte.
-        match rest {
-            [b'&', next, ..] if *next != b'#' && !self.early_named => false,
-            [b'\\', next, ..] if !matches!(next, b'u' | b'x' | b'\\') => {
-                self.early.has(b'\\') || self.early.has(*next)
-            }
-            [b'%', next, ..] if !next.is_ascii_hexdigit() => self.early.has(b'%'),
-            [first, ..] => {
-                self.early.has(*first)
-                    || matches!(escape::read(rest), Escape::Of(value, _) if self.early.has(value))
-            }
-            [] => false,
-        }
+    /// What the escape that begins here, or its first byte by itself, can stand for, if that can be among a form's
+    /// first characters.
+    fn read_early(&self, rest: &[u8]) -> Option<Class> {
+        let first = rest.first()?;
+        let read = match escape::read(rest) {
+            Escape::Of(value, _) => Class::one(*first).with(Class::one(value)),
+            Escape::No | Escape::Unfinished => Class::one(*first),
+        };
+        self.early.iter().any(|class| class.meets(read)).then_some(read)
     }
 
     /// Whether a field's name, which is lower case on the way, holds a secret as it is.
@@ -262,16 +309,29 @@ impl Scan<'_> {
         }
     }
 
+    /// The first escape of a form stands after as many plain characters as bytes.
     fn escapes(&mut self) {
-        let [a, b, c] = STARTS;
-        let bytes = self.bytes;
-        for at in memchr3_iter(a, b, c, bytes) {
-            if bytes
-                .get(at..)
-                .is_some_and(|rest| self.patterns.may_be_early(rest))
-            {
-                for before in 0..WINDOW.min(at.saturating_add(1)) {
-                    self.try_all(at.saturating_sub(before));
+        let (bytes, patterns) = (self.bytes, self.patterns);
+        patterns.escapes.for_each(bytes, |at| {
+            let read = bytes.get(at..).and_then(|rest| patterns.read_early(rest));
+            if let Some(read) = read {
+                self.try_around(at, read);
+            }
+        });
+    }
+
+    /// Tries the forms in which what was read here can be one of the first characters.
+    fn try_around(&mut self, at: usize, read: Class) {
+        let patterns = self.patterns;
+        for (before, class) in patterns.early.iter().enumerate() {
+            let Some(start) = at.checked_sub(before).filter(|_| class.meets(read)) else {
+                continue;
+            };
+            let first = self.bytes.get(start).copied().map_or(Class::NONE, Class::one);
+            for (index, form) in patterns.forms.iter().enumerate() {
+                let begins = before == 0 || form.units.first().is_some_and(|unit| unit.meets(first));
+                if begins && form.units.get(before).is_some_and(|unit| unit.meets(read)) {
+                    self.try_form(index, start);
                 }
             }
         }
@@ -284,13 +344,13 @@ impl Scan<'_> {
     }
 
     fn try_all(&mut self, start: usize) {
-        if self
-            .bytes
-            .get(start)
-            .is_some_and(|b| self.patterns.starts.has(*b))
-        {
-            for form in 0..self.patterns.forms.len() {
-                self.try_form(form, start);
+        let Some(byte) = self.bytes.get(start) else {
+            return;
+        };
+        let patterns = self.patterns;
+        for (index, form) in patterns.forms.iter().enumerate() {
+            if STARTS.contains(byte) || form.units.first().is_some_and(|unit| unit.has(*byte)) {
+                self.try_form(index, start);
             }
         }
     }
