@@ -7,6 +7,8 @@ use std::time::Duration;
 /// Bounds that an operator may change; the defaults are what the tests and the documentation speak of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Methods whose requests have no body (RFC 9110, section 9.3.1: its meaning is undefined, so some parser skips it).
+    pub bodiless_methods: Vec<String>,
     /// Open connections of one sandbox.
     pub connections_per_sandbox: usize,
     /// A request line, in bytes.
@@ -90,6 +92,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            bodiless_methods: ["GET", "HEAD", "OPTIONS", "DELETE"].map(str::to_owned).to_vec(),
             connections_per_sandbox: 1024,
             request_line_bytes: 16 * 1024,
             head_bytes: 64 * 1024,
@@ -130,5 +133,12 @@ impl Default for Limits {
             refusal_window: Duration::from_secs(10),
             drain: Duration::from_secs(5),
         }
+    }
+}
+
+impl Limits {
+    /// Whether a request with this method may bring a body.
+    pub(crate) fn may_have_body(&self, method: &[u8]) -> bool {
+        !self.bodiless_methods.iter().any(|bodiless| bodiless.as_bytes() == method)
     }
 }

@@ -5,7 +5,16 @@
 //! what hyper read, of either version: one method, one authority, one spelling of the path. What is sent upstream is
 //! serialised from that value.
 
+pub(crate) mod body;
+pub(crate) mod canonical;
+pub mod chunked;
+pub(crate) mod guard;
+pub mod head;
+pub mod path;
+pub mod refusal;
+
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -68,6 +77,19 @@ pub struct Parsed {
     pub(crate) facts: RequestFacts,
     pub(crate) head: Parts,
     pub(crate) body: RequestBody,
+    pub(crate) progress: Arc<body::Progress>,
+    pub(crate) wishes: Wishes,
+}
+
+/// What the client asked of the connection rather than of the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// It sends its body only when it is told to (RFC 9110, section 10.1.1).
+    pub(crate) expects_continue: bool,
+    /// It can read trailers, which a gRPC origin wants to know.
+    pub(crate) trailers: bool,
+    /// It wants a WebSocket.
+    pub(crate) websocket: bool,
 }
 
 impl Subject for Parsed {
