@@ -18,12 +18,12 @@ mod misplaced;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use http::header::{CONNECTION, HeaderValue};
-use http::{HeaderMap, Method, Response};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
 use thiserror::Error;
-use wallgate_ledger::{LeafIndex, Recorded};
+use wallgate_ledger::Recorded;
 use wallgate_policy::Allowed;
 use wallgate_types::clock::Timestamp;
 use wallgate_types::record::CredentialUse;
@@ -35,12 +35,12 @@ use wallgate_vault::material::Material;
 use wallgate_vault::placeholder::Placeholders;
 use wallgate_vault::store::{CredentialError, CredentialStore};
 
-use crate::parse::{Parsed, ResponseBody};
-use crate::scrub::{ScrubError, Scrubber, ScrubberCache, prepare_request};
+use crate::parse::{Parsed, RequestBody};
+use crate::scrub::{Scrubber, ScrubberCache, prepare_request};
 use misplaced::Misplaced;
 
-/// What arming needs. One for all sandboxes.
-#[derive(Debug)]
+/// What arming needs. One for all sandboxes. The default has no credential.
+#[derive(Debug, Default)]
 pub struct Armoury {
     store: Arc<CredentialStore>,
     placeholders: Arc<Placeholders>,
@@ -70,32 +70,47 @@ impl Armoury {
 pub struct Armed {
     parsed: Parsed,
     ruling: Ruling,
-    index: LeafIndex,
-    injected: Injected,
+    equipment: Equipment,
+}
+
+/// What was put on a request, and what its response must not show.
+#[derive(Debug)]
+struct Equipment {
+    uses: Vec<CredentialUse>,
+    pool_key: Option<String>,
+    scrub: Option<Scrubber>,
 }
 
 /// An [`Armed`] request, apart.
 pub(crate) struct ArmedParts {
-    pub(crate) parsed: Parsed,
+    pub(crate) head: Parts,
+    pub(crate) body: RequestBody,
+    pub(crate) facts: RequestFacts,
     pub(crate) ruling: Ruling,
-    pub(crate) index: LeafIndex,
-    pub(crate) injected: Injected,
+    /// What must not be in the response, unless nothing could be.
+    pub(crate) scrub: Option<Scrubber>,
 }
 
 impl Armed {
-    /// What was allowed. Its facts hold no credential.
-    #[must_use]
-    pub const fn facts(&self) -> &RequestFacts {
-        &self.parsed.facts
+    /// What became of each credential, and what of the sandbox's own was taken out: for the outcome's record.
+    pub(crate) fn uses(&self) -> &[CredentialUse] {
+        &self.equipment.uses
+    }
+
+    /// What tells pooled connections apart: names and versions of what was injected.
+    pub(crate) fn pool_key(&self) -> Option<&str> {
+        self.equipment.pool_key.as_deref()
     }
 
     /// The request as it is sent: the proof is spent.
     pub(crate) fn into_parts(self) -> ArmedParts {
+        let Parsed { facts, head, body, .. } = self.parsed;
         ArmedParts {
-            parsed: self.parsed,
+            head,
+            body,
+            facts,
             ruling: self.ruling,
-            index: self.index,
-            injected: self.injected,
+            scrub: self.equipment.scrub,
         }
     }
 }
@@ -104,60 +119,7 @@ impl fmt::Debug for Armed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Armed")
             .field("id", &self.parsed.facts.id)
-            .field("injected", &self.injected)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What was put on a request, and what its response must not show. Holds no secret that it shows.
-#[derive(Clone)]
-pub struct Injected {
-    uses: Vec<CredentialUse>,
-    key: String,
-    scrubber: Option<Scrubber>,
-    method: Method,
-}
-
-impl Injected {
-    /// What became of each credential, and what of the sandbox's own was taken out: for the outcome's record.
-    #[must_use]
-    pub fn uses(&self) -> &[CredentialUse] {
-        &self.uses
-    }
-
-    /// What tells pooled connections apart: names and versions. Empty when nothing was injected.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    /// The response as the sandbox may see it. Counts what was masked into `count`.
-    ///
-    /// # Errors
-    /// [`ScrubError`] when it cannot be looked into. Nothing of it may be passed on then.
-    pub(crate) fn scrub(
-        &self,
-        response: Response<ResponseBody>,
-        count: &Arc<AtomicU64>,
-    ) -> Result<Response<ResponseBody>, ScrubError> {
-        match &self.scrubber {
-            Some(scrubber) => scrubber.response(response, &self.method, count),
-            None => Ok(response),
-        }
-    }
-
-    /// Masks the fields of an informational response (1xx). Returns how many places there were.
-    pub(crate) fn scrub_informational(&self, fields: &mut HeaderMap) -> u64 {
-        self.scrubber
-            .as_ref()
-            .map_or(0, |scrubber| scrubber.informational(fields))
-    }
-}
-
-impl fmt::Debug for Injected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Injected")
-            .field("key", &self.key)
+            .field("pool_key", &self.equipment.pool_key)
             .finish_non_exhaustive()
     }
 }
@@ -220,17 +182,16 @@ impl ArmRefusal {
         }
     }
 
-    /// Whether asking again later may help (503), or not (403).
-    #[must_use]
-    pub const fn is_temporary(&self) -> bool {
+    /// What the sandbox is told: never, or not now.
+    pub(crate) const fn status(&self) -> StatusCode {
         match self {
-            Self::Unavailable(_) | Self::Scrub => true,
+            Self::Unavailable(_) | Self::Scrub => StatusCode::SERVICE_UNAVAILABLE,
             Self::Binding { .. }
             | Self::Placeholder { .. }
             | Self::Foreign { .. }
             | Self::Conflict
             | Self::Passthrough
-            | Self::Upgrade => false,
+            | Self::Upgrade => StatusCode::FORBIDDEN,
         }
     }
 }
@@ -246,14 +207,6 @@ pub struct ArmError {
     pub uses: Vec<CredentialUse>,
 }
 
-impl ArmError {
-    /// The stable reason code.
-    #[must_use]
-    pub const fn code(&self) -> &'static str {
-        self.refusal.code()
-    }
-}
-
 /// Puts on a request the credentials that its ruling names. Nothing has been sent when it fails. Cancel-safe: a use
 /// may have been counted.
 ///
@@ -264,14 +217,12 @@ pub async fn arm(
     armoury: &Armoury,
     now: Timestamp,
 ) -> Result<Armed, ArmError> {
-    let index = recorded.index();
     let (mut parsed, ruling) = recorded.into_value().into_parts();
-    let injected = equip(&mut parsed, &ruling, armoury, now).await?;
+    let equipment = equip(&mut parsed, &ruling, armoury, now).await?;
     Ok(Armed {
         parsed,
         ruling,
-        index,
-        injected,
+        equipment,
     })
 }
 
@@ -280,10 +231,10 @@ async fn equip(
     ruling: &Ruling,
     armoury: &Armoury,
     now: Timestamp,
-) -> Result<Injected, ArmError> {
+) -> Result<Equipment, ArmError> {
     let mut uses = Vec::new();
     match prepare(parsed, ruling, armoury, now, &mut uses).await {
-        Ok((scrubber, materials)) => {
+        Ok((scrub, materials)) => {
             for material in &materials {
                 material.inject(&mut parsed.head.headers);
                 uses.push(CredentialUse {
@@ -296,11 +247,10 @@ async fn equip(
                 .iter()
                 .map(|material| format!("{}@{}#{}", material.name(), material.version(), material.id()))
                 .collect();
-            Ok(Injected {
+            Ok(Equipment {
                 uses,
-                key: keys.join(","),
-                scrubber,
-                method: parsed.head.method.clone(),
+                pool_key: (!keys.is_empty()).then(|| keys.join(",")),
+                scrub,
             })
         }
         Err(refusal) => {

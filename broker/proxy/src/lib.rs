@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod arm;
 pub mod attach;
 pub mod client_hello;
 pub mod client_stream;
@@ -32,8 +33,6 @@ pub mod dns;
 pub mod edge_limits;
 mod error;
 mod internal;
-pub mod arm;
-pub mod connection;
 pub mod limits;
 mod lookup;
 mod lru;

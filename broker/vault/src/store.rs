@@ -112,7 +112,8 @@ impl CredentialError {
 #[error("there are two credentials called \"{0}\"")]
 pub struct DuplicateCredential(pub Arc<str>);
 
-/// Every credential of an installation.
+/// Every credential of an installation. The default has none.
+#[derive(Default)]
 pub struct CredentialStore {
     entries: HashMap<Arc<str>, Arc<Entry>>,
 }
