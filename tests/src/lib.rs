@@ -18,6 +18,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bundle;
+pub mod frames;
+pub mod hostile;
 pub mod journal;
 pub mod litter;
 pub mod pattern;
@@ -29,7 +31,3 @@ pub mod rss;
 pub mod tools;
 pub mod upstream;
 pub mod wallgate;
-//! wallgate-tests.
-
-pub mod frames;
-pub mod hostile;
