@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 /// How long a server may take until it accepts connections.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 
 /// A port that nobody uses. The room's network has nobody else in it, so it stays free until it is taken.
 ///

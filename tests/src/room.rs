@@ -139,8 +139,8 @@ impl Room {
     ///
     /// When it cannot be made.
     pub fn new_directory(&self, name: &str) -> Result<PathBuf> {
-        let made = (0..)
-            .map(|attempt: u32| self.directory.join(format!("{name}-{attempt}")))
+        let made = (0..=u32::MAX)
+            .map(|attempt| self.directory.join(format!("{name}-{attempt}")))
             .find(|path| !path.exists())
             .context("no free name")?;
         fs::create_dir_all(&made).with_context(|| format!("cannot make {}", made.display()))?;

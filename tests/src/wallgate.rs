@@ -20,7 +20,7 @@ use crate::rss;
 use crate::upstream::Upstream;
 
 /// How long a run may take before its test fails.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The binary under test: `WALLGATE_BIN`, else the one that was built beside this test.
 ///

@@ -259,13 +259,13 @@ fn cargo_deny(root: &Path) -> Result<()> {
     })
 }
 
-/// Runs `make` unless the stamp beside `made` says that it was made from `recipe` already.
-fn made_from(made: &Path, recipe: &str, make: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Runs `install` unless the stamp beside `made` says that it was made from `recipe` already.
+fn made_from(made: &Path, recipe: &str, install: impl FnOnce() -> Result<()>) -> Result<()> {
     let stamp = made.with_extension("stamp");
     if made.exists() && fs::read_to_string(&stamp).is_ok_and(|stamped| stamped == recipe) {
         return Ok(());
     }
-    make()?;
+    install()?;
     fs::write(&stamp, recipe).with_context(|| format!("cannot write {}", stamp.display()))
 }
 

@@ -4,7 +4,7 @@
 //! the wall.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,8 +60,8 @@ impl Crates {
     /// When it cannot be packed.
     pub fn add(&self, room: &Room, name: &str, version: &str, content: &str) -> Result<()> {
         let directory = room.new_directory("crate")?;
-        let root = directory.join(format!("{name}-{version}"));
-        write_crate(&root, name, version, content)?;
+        let source = directory.join(format!("{name}-{version}"));
+        write_crate(&source, name, version, content)?;
         let archive = directory.join("archive");
         succeed(
             Command::new("tar")
@@ -89,8 +89,8 @@ impl Crates {
     /// The versions of a crate, and whether each is yanked.
     #[must_use]
     pub fn versions(&self, name: &str) -> Vec<(String, bool)> {
-        let shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        let stored = shelf.get(name).map(Vec::as_slice).unwrap_or_default();
+        let kept = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let stored = kept.get(name).map(Vec::as_slice).unwrap_or_default();
         stored
             .iter()
             .map(|stored| (stored.version.clone(), stored.yanked))
@@ -103,7 +103,7 @@ impl Crates {
 /// # Errors
 ///
 /// When it cannot be written.
-pub fn write_crate(directory: &PathBuf, name: &str, version: &str, content: &str) -> Result<()> {
+pub fn write_crate(directory: &Path, name: &str, version: &str, content: &str) -> Result<()> {
     std::fs::create_dir_all(directory.join("src")).context("no directory for the crate")?;
     let manifest = format!(
         "[package]\nname = \"{name}\"\nversion = \"{version}\"\nedition = \"2021\"\nlicense = \"Apache-2.0\"\n\

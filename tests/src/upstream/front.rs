@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use hyper::header::{CONNECTION, HOST, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::uri::PathAndQuery;
 use hyper::{Uri, Version};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -45,10 +46,7 @@ async fn pass_on(mut request: Arrived, backend: SocketAddr) -> Result<Answer> {
             .headers_mut()
             .insert(HOST, HeaderValue::from_str(&authority)?);
     }
-    let target = request
-        .uri()
-        .path_and_query()
-        .map_or("/", hyper::http::uri::PathAndQuery::as_str);
+    let target = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
     *request.uri_mut() = target.parse::<Uri>()?;
     *request.version_mut() = Version::HTTP_11;
     request

@@ -115,7 +115,7 @@ async fn answer(request: Arrived, events: Events) -> Result<Answer> {
             Ok(answer)
         }
         ("echo", "header") => echo_in_headers(&request),
-        ("echo", "trailer") => echo_in_a_trailer(&request),
+        ("echo", "trailer") => Ok(echo_in_a_trailer(&request)),
         ("echo", form) => {
             let form = form.to_owned();
             let text = echo(request).await?;
@@ -124,7 +124,7 @@ async fn answer(request: Arrived, events: Events) -> Result<Answer> {
         ("bytes", length) => download(length.parse().context("/bytes/N wants a number")?),
         ("sink", _) => {
             let (length, sha256) = request.into_body().drain().await?;
-            json_answer(&json!({"bytes": length, "sha256": sha256}))
+            Ok(json_answer(&json!({"bytes": length, "sha256": sha256})))
         }
         ("events", _) => Ok(server_sent(&events)),
         ("hold", _) => {
@@ -208,7 +208,7 @@ fn echo_in_headers(request: &Arrived) -> Result<Answer> {
     Ok(answer)
 }
 
-fn echo_in_a_trailer(request: &Arrived) -> Result<Answer> {
+fn echo_in_a_trailer(request: &Arrived) -> Answer {
     let mut trailers = HeaderMap::new();
     if let Some(value) = request.headers().get("authorization") {
         trailers.insert("x-echo-authorization", value.clone());
@@ -221,7 +221,7 @@ fn echo_in_a_trailer(request: &Arrived) -> Result<Answer> {
     answer
         .headers_mut()
         .insert("trailer", HeaderValue::from_static("x-echo-authorization"));
-    Ok(answer)
+    answer
 }
 
 fn download(length: u64) -> Result<Answer> {
@@ -247,10 +247,10 @@ fn server_sent(events: &Events) -> Answer {
     answer
 }
 
-fn json_answer(value: &serde_json::Value) -> Result<Answer> {
+fn json_answer(value: &serde_json::Value) -> Answer {
     let mut answer = Response::new(body_of(value.to_string()));
     answer
         .headers_mut()
         .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(answer)
+    answer
 }

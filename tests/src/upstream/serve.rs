@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::HeaderValue;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -149,7 +150,7 @@ impl<S: Service> Connection<S> {
         let host = request
             .headers()
             .get(hyper::header::HOST)
-            .map(|value| value.as_bytes());
+            .map(HeaderValue::as_bytes);
         let host = host.map(|value| String::from_utf8_lossy(value).into_owned());
         Received {
             connection: self.number,
