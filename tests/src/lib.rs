@@ -18,6 +18,8 @@
 #![forbid(unsafe_code)]
 
 pub mod bundle;
+pub mod frames;
+pub mod hostile;
 pub mod journal;
 pub mod litter;
 pub mod pattern;

@@ -38,7 +38,31 @@ pub struct Allowed<T> {
 pub struct Denied<T> {
     subject: T,
     ruling: Ruling,
-    bundle: Arc<BundleDigest>,
+    /// None when the request was refused without asking a bundle.
+    bundle: Option<Arc<BundleDigest>>,
+}
+
+impl<T> Decided<T> {
+    /// What was decided about.
+    pub const fn subject(&self) -> &T {
+        match self {
+            Self::Allowed(allowed) => &allowed.subject,
+            Self::Denied(denied) => &denied.subject,
+        }
+    }
+
+    /// What policy said.
+    pub const fn ruling(&self) -> &Ruling {
+        match self {
+            Self::Allowed(allowed) => &allowed.ruling,
+            Self::Denied(denied) => &denied.ruling,
+        }
+    }
+
+    /// Whether it may go on.
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allowed(_))
+    }
 }
 
 impl<T> Allowed<T> {
@@ -71,7 +95,17 @@ impl<T> Denied<T> {
         Self {
             subject,
             ruling,
-            bundle,
+            bundle: Some(bundle),
+        }
+    }
+
+    /// Refuses without asking policy: what was sent is malformed, or something that a decision needs is not there.
+    /// `rule` begins with `wallgate.`. A refusal needs no proof, so anybody may make one.
+    pub fn refused(subject: T, rule: &str, reason: &str) -> Self {
+        Self {
+            subject,
+            ruling: Ruling::refusal(rule, reason),
+            bundle: None,
         }
     }
 
@@ -93,17 +127,17 @@ impl<T> Denied<T> {
 
 impl<T: Subject> Recordable for Allowed<T> {
     fn decision_record(&self) -> DecisionRecord {
-        record_of(self.subject.facts(), &self.ruling, &self.bundle)
+        record_of(self.subject.facts(), &self.ruling, Some(&self.bundle))
     }
 }
 
 impl<T: Subject> Recordable for Denied<T> {
     fn decision_record(&self) -> DecisionRecord {
-        record_of(self.subject.facts(), &self.ruling, &self.bundle)
+        record_of(self.subject.facts(), &self.ruling, self.bundle.as_deref())
     }
 }
 
-fn record_of(facts: &RequestFacts, ruling: &Ruling, bundle: &BundleDigest) -> DecisionRecord {
+fn record_of(facts: &RequestFacts, ruling: &Ruling, bundle: Option<&BundleDigest>) -> DecisionRecord {
     DecisionRecord {
         request_id: facts.id,
         sandbox: facts.sandbox.id.clone(),
@@ -129,7 +163,7 @@ fn record_of(facts: &RequestFacts, ruling: &Ruling, bundle: &BundleDigest) -> De
         rule: ruling.rule.clone(),
         reason: ruling.reason.clone(),
         credentials: ruling.credentials.clone(),
-        bundle: bundle.to_string(),
+        bundle: bundle.map(ToString::to_string).unwrap_or_default(),
     }
 }
 

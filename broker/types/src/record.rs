@@ -61,7 +61,7 @@ pub struct DecisionRecord {
     pub reason: String,
     /// Names of the credentials that the ruling asks for.
     pub credentials: Vec<String>,
-    /// The digest of the bundle that decided, in hexadecimal.
+    /// The digest of the bundle that decided, in hexadecimal; empty when none was asked.
     pub bundle: String,
 }
 
