@@ -17,6 +17,7 @@
 mod answer;
 pub mod bundle;
 mod capability;
+pub mod classify;
 pub mod decided;
 mod input;
 pub mod policy;
@@ -24,6 +25,8 @@ mod program;
 pub mod refusal;
 
 pub use bundle::{BundleDigest, BundleError, Place};
+pub use classify::canonical::{canonical_path, is_canonical};
+pub use classify::{Profile, RequestShape, UnknownProfile, classify};
 pub use decided::{Allowed, Decided, Denied};
 pub use input::INPUT_VERSION;
 pub use policy::{BodyWant, Evaluation, Policy, PolicyLimits, Situation, Usage};

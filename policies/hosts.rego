@@ -1,0 +1,65 @@
+# Hosts by name, from `data.allow`:
+#
+#   "allow": {
+#     "hosts":   {"api.example.com": [{"methods": ["GET", "HEAD"], "paths": ["/repos/"], "credentials": ["github-read"]}]},
+#     "domains": {"example.org":     [{"methods": ["GET"]}]}
+#   }
+#
+# `hosts` matches the name exactly, `domains` the names below it, at whole labels. In a rule, `methods` is required; `paths`
+# are prefixes of whole segments when they end in `/`, else exact (default: every path); `ports` default to 443 and 80;
+# `protocols` default to `http`; `credentials` are injected; `add_taints` are remembered; `limits` bound the request.
+package wallgate
+
+import rego.v1
+
+host_rules := rules if {
+	rules := data.allow.hosts[input.request.host]
+} else := rules if {
+	some domain in parent_domains(input.request.host)
+	rules := data.allow.domains[domain]
+}
+
+# `a.b.example.org` → `b.example.org`, `example.org`, `org`; the nearest first.
+parent_domains(host) := [concat(".", array.slice(labels, start, count(labels))) |
+	labels := split(host, ".")
+	some start, _ in labels
+	start > 0
+]
+
+permission := permissions[0] if count(permissions) > 0
+
+permissions := array.concat(host_permissions, mirror_permissions)
+
+host_permissions := [allowed_by(rule) |
+	some rule in host_rules
+	rule_applies(rule)
+]
+
+allowed_by(rule) := object.union(
+	allow("host.listed", "The host is listed for this method and path.", object.get(rule, "credentials", [])),
+	object.filter(rule, ["add_taints", "limits"]),
+)
+
+# A name may be looked up exactly when some request to it could be allowed.
+rule_applies(_) if input.request.protocol == "dns"
+
+rule_applies(rule) if {
+	input.request.protocol in object.get(rule, "protocols", ["http"])
+	input.request.method in rule.methods
+	input.request.port in object.get(rule, "ports", [443, 80])
+	path_applies(rule)
+}
+
+path_applies(rule) if not rule.paths
+
+path_applies(rule) if {
+	some path in rule.paths
+	path_matches(path)
+}
+
+path_matches(path) if path == input.request.path
+
+path_matches(path) if {
+	endswith(path, "/")
+	startswith(input.request.path, path)
+}
