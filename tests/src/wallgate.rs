@@ -78,13 +78,16 @@ impl<'room> Wallgate<'room> {
         // Root inside is nobody outside.
         fs::set_permissions(&work, fs::Permissions::from_mode(0o777))
             .context("cannot open the work directory")?;
+        let state = room.new_directory("state")?;
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o700))
+            .context("cannot close the state directory")?;
         Ok(Self {
             room,
             configuration: Table::new(),
             allowed: Vec::new(),
             policy: None,
             sandbox: "agent-7".to_owned(),
-            state: room.new_directory("state")?,
+            state,
             work,
             read_only: Vec::new(),
             own_environment: Vec::new(),
