@@ -201,13 +201,13 @@ impl Bundle {
         for (index, overlay) in overlays.iter().enumerate() {
             reader.take(overlay, format!("overlay/{index}"))?;
         }
-        Self::assemble(path, files, reader.files, overlays)
+        Self::assemble(path, files, &reader.files, overlays)
     }
 
     fn assemble(
         path: &Path,
         files: Vec<BundleFile>,
-        overlays: Vec<BundleFile>,
+        overlays: &[BundleFile],
         overlay_names: &[PathBuf],
     ) -> Result<Self, BundleError> {
         let mut hasher = Sha256::new();

@@ -129,12 +129,10 @@ const HINTS: [(&str, &str); 8] = [
 ];
 
 fn hint(name: &str) -> &'static str {
-    HINTS
-        .iter()
-        .find(|(prefix, _)| name.starts_with(prefix))
-        .map_or("it is not a rule of the bundle or an allowed built-in", |(_, hint)| {
-            hint
-        })
+    HINTS.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(
+        "it is not a rule of the bundle or an allowed built-in",
+        |(_, hint)| hint,
+    )
 }
 
 fn is_allowed(name: &str) -> bool {
@@ -250,7 +248,9 @@ impl<'a> Module<'a> {
 
     /// The name with a leading import's alias replaced by what was imported.
     fn resolve(&self, name: &str) -> String {
-        let (first, rest) = name.split_once('.').map_or((name, ""), |(first, rest)| (first, rest));
+        let (first, rest) = name
+            .split_once('.')
+            .map_or((name, ""), |(first, rest)| (first, rest));
         match self.imports.iter().find(|(alias, _)| alias == first) {
             Some((_, path)) if rest.is_empty() => path.clone(),
             Some((_, path)) => format!("{path}.{rest}"),

@@ -23,6 +23,7 @@ mod input;
 pub mod policy;
 mod program;
 pub mod refusal;
+pub mod service;
 
 pub use bundle::{BundleDigest, BundleError, Place};
 pub use classify::canonical::{canonical_path, is_canonical};
@@ -31,4 +32,4 @@ pub use decided::{Allowed, Decided, Denied};
 pub use input::INPUT_VERSION;
 pub use policy::{BodyWant, Evaluation, Policy, PolicyLimits, Situation, Usage};
 pub use program::EvalError;
-pub mod service; pub use service::{Service, ServiceMap, ServiceError, NameList};
+pub use service::{NameList, NameListError, Service, ServiceError, ServiceMap};

@@ -115,11 +115,7 @@ impl Policy {
     ///
     /// # Errors
     /// [`BundleError`]: nothing is half loaded.
-    pub fn load_with_data(
-        path: &Path,
-        data: &[PathBuf],
-        limits: &PolicyLimits,
-    ) -> Result<Self, BundleError> {
+    pub fn load_with_data(path: &Path, data: &[PathBuf], limits: &PolicyLimits) -> Result<Self, BundleError> {
         let bundle = Bundle::read(path, data, limits)?;
         Self::of(&bundle, limits)
     }
@@ -152,9 +148,7 @@ impl Policy {
             .ruling(input)
             .unwrap_or_else(|error| error.refusal().ruling());
         match ruling.verdict {
-            Verdict::Allow => {
-                Decided::Allowed(Allowed::new(subject, ruling, Arc::clone(&self.digest)))
-            }
+            Verdict::Allow => Decided::Allowed(Allowed::new(subject, ruling, Arc::clone(&self.digest))),
             Verdict::Deny | Verdict::Ask => {
                 Decided::Denied(Denied::new(subject, ruling, Arc::clone(&self.digest)))
             }

@@ -18,9 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use regorus::languages::rego::compiler::Compiler;
+use regorus::rvm::Instruction;
 use regorus::rvm::program::{Program, RuleType};
 use regorus::rvm::vm::{RegoVM, VmError};
-use regorus::rvm::Instruction;
 use regorus::utils::limits::ExecutionTimerConfig;
 use regorus::{CompiledPolicy, Engine, LimitError, MemoryBudgetConfig, Value};
 use thiserror::Error;
@@ -92,7 +92,7 @@ pub(crate) struct Compiled {
     has_body_rule: bool,
     /// Set when a helper rule could conflict: see the module's documentation.
     confirmation: Option<CompiledPolicy>,
-    idle: Mutex<Vec<Box<RegoVM>>>,
+    idle: Mutex<Vec<RegoVM>>,
 }
 
 impl fmt::Debug for Compiled {
@@ -117,9 +117,7 @@ pub(crate) fn engine_of(
             .add_policy(file.path.clone(), file.text.clone())
             .map_err(|error| rego_error(&file.path, &error))?;
     }
-    let tree = engine
-        .get_ast_as_json()
-        .map_err(|error| rego_error("", &error))?;
+    let tree = engine.get_ast_as_json().map_err(|error| rego_error("", &error))?;
     let outline = capability::outline(&tree, files)?;
     engine
         .add_data(Value::from(data.clone()))
@@ -157,15 +155,15 @@ pub(crate) fn rego_error(file: &str, error: &impl fmt::Display) -> BundleError {
 impl Compiled {
     pub(crate) fn new(bundle: &Bundle, limits: &PolicyLimits) -> Result<(Self, Outline), BundleError> {
         let files: Vec<&BundleFile> = bundle.policies.iter().collect();
-        catch_unwind(AssertUnwindSafe(|| {
-            Self::compile(&files, &bundle.data, limits)
-        }))
-        .unwrap_or_else(|_panic| {
-            Err(BundleError::Rego {
-                place: Place::file("bundle"),
-                message: "the policy engine failed on this bundle, which is a defect of the engine".to_owned(),
-            })
-        })
+        catch_unwind(AssertUnwindSafe(|| Self::compile(&files, &bundle.data, limits))).unwrap_or_else(
+            |_panic| {
+                Err(BundleError::Rego {
+                    place: Place::file("bundle"),
+                    message: "the policy engine failed on this bundle, which is a defect of the engine"
+                        .to_owned(),
+                })
+            },
+        )
     }
 
     fn compile(
@@ -211,8 +209,8 @@ impl Compiled {
         self.has_body_rule
     }
 
-    fn machine(&self) -> Result<Box<RegoVM>, VmError> {
-        let mut machine = Box::new(RegoVM::new());
+    fn machine(&self) -> Result<RegoVM, VmError> {
+        let mut machine = RegoVM::new();
         machine.load_program(Arc::clone(&self.program));
         machine.set_strict_builtin_errors(true);
         machine.set_max_instructions(self.limits.eval_instructions);
@@ -227,7 +225,7 @@ impl Compiled {
         Ok(machine)
     }
 
-    fn keep(&self, mut machine: Box<RegoVM>) {
+    fn keep(&self, mut machine: RegoVM) {
         // A request's body must not outlive the request in an idle machine.
         machine.set_input(Value::Undefined);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,11 +236,7 @@ impl Compiled {
 
     /// Asks one rule. Whatever goes wrong is an error, never an answer.
     pub(crate) fn evaluate(&self, entry: Entry, input: Value) -> Result<Value, EvalError> {
-        let idle = self
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut machine = match idle {
             Some(machine) => machine,
             None => self.machine().map_err(|error| vm_error(&error))?,
@@ -410,7 +404,9 @@ fn describe_chain(program: &Program, chain: &[usize]) -> String {
             .to_owned()
     };
     let last = chain.last();
-    let start = last.and_then(|last| chain.iter().position(|rule| rule == last)).unwrap_or(0);
+    let start = last
+        .and_then(|last| chain.iter().position(|rule| rule == last))
+        .unwrap_or(0);
     let circle: Vec<String> = chain.iter().skip(start).map(name).collect();
     if circle.len() > 1 {
         format!("rules call each other in a circle: {}", circle.join(" -> "))

@@ -54,15 +54,7 @@ pub const NAME_NOT_LISTED: Refusal = Refusal {
 };
 
 /// All of them.
-pub const ALL: [Refusal; 7] = [
-    UNDEFINED,
-    ERROR,
-    TYPE,
-    TIMEOUT,
-    MEMORY,
-    PANIC,
-    NAME_NOT_LISTED,
-];
+pub const ALL: [Refusal; 7] = [UNDEFINED, ERROR, TYPE, TIMEOUT, MEMORY, PANIC, NAME_NOT_LISTED];
 
 impl Refusal {
     /// The refusal as a ruling.

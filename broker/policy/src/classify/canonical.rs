@@ -31,7 +31,10 @@ fn spellings(operation: &Operation) -> Option<Vec<String>> {
         "npm.ping" => vec!["/-/ping".to_owned()],
         "npm.whoami" => vec!["/-/whoami".to_owned()],
         "npm.keys" => vec!["/-/npm/v1/keys".to_owned()],
-        "npm.metadata" => npm_names(package()?).into_iter().map(|name| format!("/{name}")).collect(),
+        "npm.metadata" => npm_names(package()?)
+            .into_iter()
+            .map(|name| format!("/{name}"))
+            .collect(),
         "npm.version" => {
             let version = version()?;
             let names = npm_names(package()?).into_iter();

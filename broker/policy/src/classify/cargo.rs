@@ -39,7 +39,10 @@ const fn other(
 const API: (Part, Part, Part) = (Is("api"), Is("v1"), Is("crates"));
 
 const ROWS: &[Row] = &[
-    read(&[API.0, API.1, API.2, Crate, Semver, Is("download")], "cargo.download"),
+    read(
+        &[API.0, API.1, API.2, Crate, Semver, Is("download")],
+        "cargo.download",
+    ),
     read(&[Is("crates"), Crate, Semver, Is("download")], "cargo.download"),
     read(&[Is("crates"), Crate, CrateFile], "cargo.download"),
     read(&[Is("dl"), Crate, Semver, Is("download")], "cargo.download"),
@@ -56,7 +59,12 @@ const ROWS: &[Row] = &[
         name: "cargo.search",
     },
     other(GET, &[API.0, API.1, API.2], Action::List, "cargo.list"),
-    other(GET, &[API.0, API.1, API.2, Crate, Is("owners")], Action::List, "cargo.owners"),
+    other(
+        GET,
+        &[API.0, API.1, API.2, Crate, Is("owners")],
+        Action::List,
+        "cargo.owners",
+    ),
     other(
         &["PUT", "DELETE", "POST"],
         &[API.0, API.1, API.2, Crate, Is("owners")],

@@ -212,13 +212,16 @@ impl<'a> Plain<'a> {
             None => (rest, false),
         };
         let mut segments = Vec::new();
-        if !(rest.is_empty() && !trailing_slash) {
+        if !rest.is_empty() || trailing_slash {
             for raw in rest.split('/') {
                 segments.push(decode(profile, raw)?);
             }
         }
         // What policy is shown must be what is classified.
-        let told = shape.segments.strip_suffix(&[String::new()]).unwrap_or(shape.segments);
+        let told = shape
+            .segments
+            .strip_suffix(&[String::new()])
+            .unwrap_or(shape.segments);
         if told != segments.as_slice() {
             return None;
         }
@@ -264,7 +267,8 @@ fn has_plain_bytes(path: &str) -> bool {
 
 /// Unreserved (RFC 3986, section 2.3): these are the same escaped or not, so they are never escaped.
 fn is_plain(code: u32) -> bool {
-    u8::try_from(code).is_ok_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~'))
+    u8::try_from(code)
+        .is_ok_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~'))
 }
 
 /// One segment, decoded; none when it is empty, a dot segment, or has something in it that no name has.
@@ -288,7 +292,9 @@ const SCHEMES: [&str; 8] = [
 ];
 
 fn embeds_an_address(shape: &RequestShape<'_>) -> bool {
-    let decoded = percent_decode_str(shape.path).decode_utf8_lossy().to_ascii_lowercase();
+    let decoded = percent_decode_str(shape.path)
+        .decode_utf8_lossy()
+        .to_ascii_lowercase();
     let in_path = decoded.contains("://")
         || decoded
             .split('/')
@@ -306,5 +312,6 @@ fn embeds_an_address(shape: &RequestShape<'_>) -> bool {
 
 /// The first row that matches.
 fn find(ecosystem: &'static str, rows: &[Row], plain: &Plain<'_>, segments: &[String]) -> Option<Operation> {
-    rows.iter().find_map(|row| row.operation(ecosystem, plain, segments))
+    rows.iter()
+        .find_map(|row| row.operation(ecosystem, plain, segments))
 }

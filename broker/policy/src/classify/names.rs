@@ -47,8 +47,12 @@ pub(super) fn is_semver(text: &str) -> bool {
     if text.len() > MAX_VERSION_BYTES {
         return false;
     }
-    let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
-    let (core, pre) = rest.split_once('-').map_or((rest, None), |(core, pre)| (core, Some(pre)));
+    let (rest, build) = text
+        .split_once('+')
+        .map_or((text, None), |(rest, build)| (rest, Some(build)));
+    let (core, pre) = rest
+        .split_once('-')
+        .map_or((rest, None), |(core, pre)| (core, Some(pre)));
     let identifiers = |part: Option<&str>| {
         part.is_none_or(|part| {
             part.split('.').all(|identifier| {
@@ -115,7 +119,10 @@ pub(super) fn pypi_distribution(file: &str) -> Option<(&str, &str)> {
     if let Some(stem) = file.strip_suffix(".whl") {
         let parts: Vec<&str> = stem.split('-').collect();
         let tag = |part: &&str| {
-            !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
+            !part.is_empty()
+                && part
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
         };
         let (project, version, tags) = match parts.as_slice() {
             [project, version, tags @ ..] if matches!(tags.len(), 3 | 4) => (*project, *version, tags),
@@ -128,9 +135,11 @@ pub(super) fn pypi_distribution(file: &str) -> Option<(&str, &str)> {
         .iter()
         .find_map(|suffix| file.strip_suffix(suffix))?;
     // The project may have hyphens of its own: the version begins after the last one that a digit follows.
-    let (cut, _) = stem
-        .rmatch_indices('-')
-        .find(|(at, _)| stem.as_bytes().get(at.saturating_add(1)).is_some_and(u8::is_ascii_digit))?;
+    let (cut, _) = stem.rmatch_indices('-').find(|(at, _)| {
+        stem.as_bytes()
+            .get(at.saturating_add(1))
+            .is_some_and(u8::is_ascii_digit)
+    })?;
     let (project, version) = (stem.get(..cut)?, stem.get(cut.saturating_add(1)..)?);
     (is_pypi_project(project) && is_pep440(version)).then_some((project, version))
 }
@@ -166,7 +175,20 @@ mod tests {
         for good in ["0.0.0", "1.2.3", "1.2.3-rc.1", "1.2.3-0a+b.7", "10.20.30+build-1"] {
             assert!(is_semver(good), "{good}");
         }
-        for bad in ["", "1", "1.2", "1.2.3.4", "01.2.3", "1.2.3-", "1.2.3+", "1.2.3-a..b", "v1.2.3", "1.2.x", "latest", "1.2.3 "] {
+        for bad in [
+            "",
+            "1",
+            "1.2",
+            "1.2.3.4",
+            "01.2.3",
+            "1.2.3-",
+            "1.2.3+",
+            "1.2.3-a..b",
+            "v1.2.3",
+            "1.2.x",
+            "latest",
+            "1.2.3 ",
+        ] {
             assert!(!is_semver(bad), "{bad}");
         }
     }
@@ -175,7 +197,10 @@ mod tests {
     fn archives_name_their_project_and_version() {
         let rows = [
             ("lp_demo-1.0.0-py3-none-any.whl", Some(("lp_demo", "1.0.0"))),
-            ("a-1.0-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", Some(("a", "1.0"))),
+            (
+                "a-1.0-1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+                Some(("a", "1.0")),
+            ),
             ("lp-demo-1.0.tar.gz", Some(("lp-demo", "1.0"))),
             ("a-b-2-1.0rc1.zip", Some(("a-b-2", "1.0rc1"))),
             ("demo.tar.gz", None),
@@ -190,7 +215,13 @@ mod tests {
 
     #[test]
     fn a_sparse_index_has_one_place_for_each_crate() {
-        let rows = [("a", "1"), ("ab", "2"), ("abc", "3/a"), ("serde", "se/rd"), ("abcd", "ab/cd")];
+        let rows = [
+            ("a", "1"),
+            ("ab", "2"),
+            ("abc", "3/a"),
+            ("serde", "se/rd"),
+            ("abcd", "ab/cd"),
+        ];
         for (name, expected) in rows {
             assert_eq!(index_prefix(name).as_deref(), Some(expected), "{name}");
         }

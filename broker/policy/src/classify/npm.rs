@@ -58,27 +58,56 @@ const ROWS: &[Row] = &[
     read(&[Is("-"), Is("whoami")], "npm.whoami"),
     read(&[Is("-"), Is("npm"), Is("v1"), Is("keys")], "npm.keys"),
     read(
-        &[Is("-"), Is("npm"), Is("v1"), Is("attestations"), NpmPackageAtVersion],
+        &[
+            Is("-"),
+            Is("npm"),
+            Is("v1"),
+            Is("attestations"),
+            NpmPackageAtVersion,
+        ],
         "npm.attestations",
     ),
-    read(&[Is("-"), Is("package"), NpmPackage, Is("dist-tags")], "npm.dist_tags"),
+    read(
+        &[Is("-"), Is("package"), NpmPackage, Is("dist-tags")],
+        "npm.dist_tags",
+    ),
     read(&[NpmPackage], "npm.metadata"),
     read(&[NpmPackage, Is("-"), NpmTarball], "npm.tarball"),
     read(&[NpmPackage, SemverOrTag], "npm.version"),
     // Reads by POST: every install sends one.
     audit(
-        &[SECURITY.0, SECURITY.1, SECURITY.2, SECURITY.3, Is("advisories"), Is("bulk")],
+        &[
+            SECURITY.0,
+            SECURITY.1,
+            SECURITY.2,
+            SECURITY.3,
+            Is("advisories"),
+            Is("bulk"),
+        ],
         Content::NpmBulkAudit,
     ),
-    audit(&[SECURITY.0, SECURITY.1, SECURITY.2, SECURITY.3, Is("audits")], Content::Json),
     audit(
-        &[SECURITY.0, SECURITY.1, SECURITY.2, SECURITY.3, Is("audits"), Is("quick")],
+        &[SECURITY.0, SECURITY.1, SECURITY.2, SECURITY.3, Is("audits")],
+        Content::Json,
+    ),
+    audit(
+        &[
+            SECURITY.0,
+            SECURITY.1,
+            SECURITY.2,
+            SECURITY.3,
+            Is("audits"),
+            Is("quick"),
+        ],
         Content::Json,
     ),
     Row {
         methods: GET,
         path: &[Is("-"), Is("v1"), Is("search")],
-        query: Query::Keys(&[], &["text", "size", "from", "quality", "popularity", "maintenance"]),
+        query: Query::Keys(
+            &[],
+            &["text", "size", "from", "quality", "popularity", "maintenance"],
+        ),
         content: Content::None,
         action: Action::Search,
         name: "npm.search",
@@ -94,8 +123,18 @@ const ROWS: &[Row] = &[
         name: "npm.write_intent",
     },
     other(&["PUT"], &[NpmPackage], Action::Write, "npm.publish"),
-    other(&["PUT", "DELETE"], &[NpmPackage, Is("-rev"), Word], Action::Write, "npm.unpublish"),
-    other(&["DELETE"], &[NpmPackage, Is("-"), Rest], Action::Write, "npm.unpublish"),
+    other(
+        &["PUT", "DELETE"],
+        &[NpmPackage, Is("-rev"), Word],
+        Action::Write,
+        "npm.unpublish",
+    ),
+    other(
+        &["DELETE"],
+        &[NpmPackage, Is("-"), Rest],
+        Action::Write,
+        "npm.unpublish",
+    ),
     other(&["DELETE"], &[NpmPackage], Action::Write, "npm.unpublish"),
     other(
         &["PUT", "POST", "DELETE"],
@@ -103,17 +142,42 @@ const ROWS: &[Row] = &[
         Action::Write,
         "npm.dist_tag",
     ),
-    other(&["PUT", "POST"], &[Is("-"), Is("user"), NpmUser, Rest], Action::Write, "npm.login"),
-    other(&["POST"], &[Is("-"), Is("v1"), Is("login"), Rest], Action::Write, "npm.login"),
-    other(&["GET", "HEAD"], &[Is("-"), Is("v1"), Is("done"), Rest], Action::Write, "npm.login"),
-    other(&["DELETE"], &[Is("-"), Is("user"), Is("token"), Rest], Action::Write, "npm.token"),
+    other(
+        &["PUT", "POST"],
+        &[Is("-"), Is("user"), NpmUser, Rest],
+        Action::Write,
+        "npm.login",
+    ),
+    other(
+        &["POST"],
+        &[Is("-"), Is("v1"), Is("login"), Rest],
+        Action::Write,
+        "npm.login",
+    ),
+    other(
+        &["GET", "HEAD"],
+        &[Is("-"), Is("v1"), Is("done"), Rest],
+        Action::Write,
+        "npm.login",
+    ),
+    other(
+        &["DELETE"],
+        &[Is("-"), Is("user"), Is("token"), Rest],
+        Action::Write,
+        "npm.token",
+    ),
     other(
         &["POST", "PUT", "DELETE"],
         &[Is("-"), Is("npm"), Is("v1"), Is("tokens"), Rest],
         Action::Write,
         "npm.token",
     ),
-    other(GET, &[Is("-"), Is("npm"), Is("v1"), Is("tokens"), Rest], Action::Admin, "npm.token"),
+    other(
+        GET,
+        &[Is("-"), Is("npm"), Is("v1"), Is("tokens"), Rest],
+        Action::Admin,
+        "npm.token",
+    ),
     other(
         &["GET", "HEAD", "POST", "PUT", "DELETE"],
         &[Is("-"), Is("npm"), Is("v1"), Is("hooks"), Rest],
@@ -182,7 +246,8 @@ pub(super) fn is_bulk_audit(body: &[u8]) -> bool {
             .take(MAX_AUDIT_BYTES.saturating_add(1))
             .read_to_end(&mut text)
     } else {
-        body.take(MAX_AUDIT_BYTES.saturating_add(1)).read_to_end(&mut text)
+        body.take(MAX_AUDIT_BYTES.saturating_add(1))
+            .read_to_end(&mut text)
     };
     if inflated.is_err() || text.len() as u64 > MAX_AUDIT_BYTES {
         return false;

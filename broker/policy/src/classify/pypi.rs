@@ -20,7 +20,12 @@ const fn read(path: &'static [Part], name: &'static str) -> Row {
     }
 }
 
-const fn post(path: &'static [Part], types: &'static [&'static str], action: Action, name: &'static str) -> Row {
+const fn post(
+    path: &'static [Part],
+    types: &'static [&'static str],
+    action: Action,
+    name: &'static str,
+) -> Row {
     Row {
         methods: &["POST"],
         path,
@@ -38,12 +43,21 @@ const ROWS: &[Row] = &[
     read(&[Is("pypi"), Project, PyVersion, Is("json")], "pypi.json"),
     // Files: flat, below the two beginnings and the rest of their digest, or below project and version.
     read(&[Is("packages"), Distribution], "pypi.file"),
-    read(&[Is("packages"), Hex(2), Hex(2), Hex(60), Distribution], "pypi.file"),
+    read(
+        &[Is("packages"), Hex(2), Hex(2), Hex(60), Distribution],
+        "pypi.file",
+    ),
     read(&[Is("packages"), Project, PyVersion, Distribution], "pypi.file"),
     read(&[Is("simple"), Project, Distribution], "pypi.file"),
     read(&[Is("packages"), DistributionExtra], "pypi.file"),
-    read(&[Is("packages"), Hex(2), Hex(2), Hex(60), DistributionExtra], "pypi.file"),
-    read(&[Is("packages"), Project, PyVersion, DistributionExtra], "pypi.file"),
+    read(
+        &[Is("packages"), Hex(2), Hex(2), Hex(60), DistributionExtra],
+        "pypi.file",
+    ),
+    read(
+        &[Is("packages"), Project, PyVersion, DistributionExtra],
+        "pypi.file",
+    ),
     read(&[Is("simple"), Project, DistributionExtra], "pypi.file"),
     Row {
         methods: GET,
@@ -83,7 +97,12 @@ const ROWS: &[Row] = &[
         "pypi.upload",
     ),
     // XML-RPC: its one use by clients is search.
-    post(&[Rest], &["text/xml", "application/xml"], Action::Search, "pypi.search"),
+    post(
+        &[Rest],
+        &["text/xml", "application/xml"],
+        Action::Search,
+        "pypi.search",
+    ),
     Row {
         methods: &["GET", "HEAD", "POST"],
         path: &[Is("_"), Is("oidc"), Word],

@@ -172,9 +172,11 @@ impl Part {
                 .strip_prefix("org.couchdb.user:")
                 .is_some_and(|user| !user.is_empty()),
             Self::Semver => version(found, segment, names::is_semver(segment)),
-            Self::SemverOrTag => {
-                version(found, segment, names::is_semver(segment) || names::is_word(segment))
-            }
+            Self::SemverOrTag => version(
+                found,
+                segment,
+                names::is_semver(segment) || names::is_word(segment),
+            ),
             Self::Project => {
                 let valid = names::is_pypi_project(segment);
                 let name = names::normalise_pypi(segment);
@@ -266,8 +268,7 @@ impl Content {
             Self::Type(types) => media_type.is_some_and(|media_type| types.contains(&media_type)),
             Self::Json => media_type == Some("application/json"),
             Self::NpmBulkAudit => {
-                media_type == Some("application/json")
-                    && plain.body.is_none_or(super::npm::is_bulk_audit)
+                media_type == Some("application/json") && plain.body.is_none_or(super::npm::is_bulk_audit)
             }
             Self::Any => true,
         }
