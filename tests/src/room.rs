@@ -56,7 +56,7 @@ where
 {
     if std::env::var_os(INSIDE).is_some() {
         if let Err(error) = Room::furnished().and_then(|room| test(&room)) {
-            panic!("{error:?}");
+            panic!("{error:#}");
         }
         return;
     }
@@ -98,6 +98,7 @@ fn run_again(test: &str) -> Result<()> {
         .arg(program)
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")
+        .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .output()
         .context("cannot start unshare (util-linux)")?;

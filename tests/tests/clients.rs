@@ -367,7 +367,9 @@ fn server_sent_events_arrive_one_by_one() {
         let origin = Upstream::https(room, "api.corp.test", service)?;
         let wallgate = allowing(room, &origin)?;
         let mut running = wallgate.start(&["curl", "-sS", "-N", "--fail", "https://api.corp.test/events"])?;
-        origin.journal.wait_for(PATIENCE, |request| request.path == "/events")?;
+        origin
+            .journal
+            .wait_for(PATIENCE, |request| request.path == "/events")?;
         for number in 0..5 {
             let data = format!("event number {number}");
             // The next event is not sent before this one has arrived: whoever buffers makes this wait for ever.
