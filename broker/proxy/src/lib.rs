@@ -51,3 +51,6 @@ pub mod shared;
 pub mod terminate;
 pub mod tls;
 mod usage;
+
+#[cfg(test)]
+mod tests;
