@@ -64,21 +64,27 @@ where
         println!("SKIPPED-PRIVILEGED: a room of its own needs root");
         return;
     }
-    match run_again(test_name::<T>()) {
+    match run_again(&test_name::<T>()) {
         Ok(()) => {}
         Err(error) => panic!("{error:#}"),
     }
 }
 
-/// The test's name as the test runner knows it: the path of the function that `T`, a closure, was written in.
-fn test_name<T>() -> &'static str {
+/// The test's name as the test runner knows it: it names the thread after the test, unless it runs one test only, on its
+/// first thread; then it is the path of the function that `T`, a closure, was written in.
+fn test_name<T>() -> String {
+    if let Some(name) = std::thread::current().name().filter(|name| *name != "main") {
+        return name.to_owned();
+    }
     let path = std::any::type_name::<T>();
     let function = path
         .find("::{{closure}}")
-        .map_or(path, |end| path.get(..end).unwrap_or(path));
+        .and_then(|end| path.get(..end))
+        .unwrap_or(path);
     function
         .split_once("::")
         .map_or(function, |(_, inside_the_crate)| inside_the_crate)
+        .to_owned()
 }
 
 fn run_again(test: &str) -> Result<()> {

@@ -186,6 +186,8 @@ fn a_full_disk_ends_egress() {
             "served after it had been refused"
         );
         std::fs::remove_file(state.join("filler"))?;
+        // The next run takes up what the disk held.
+        wall.sh("true")?.succeeded()?;
         let records = run.records()?;
         let recorded = records
             .requests_to("api.corp.test")

@@ -14,7 +14,7 @@ use wallgate_tests::upstream::openbao::{OpenBao, ROOT_TOKEN};
 use wallgate_tests::wallgate::{Credential, Finished, Wallgate};
 
 /// Nobody says this by chance. It holds what the encodings treat differently.
-const CANARY: &str = "canary/7f3a+9b1c==d5e8~0a6f&2c4d%\"8e1b";
+const CANARY: &str = "canary/7f3a+9b1c==d5e8~0a6f&2c4d%8e1b";
 
 /// The forms in which it would be readable.
 fn forms(secret: &str) -> Vec<String> {

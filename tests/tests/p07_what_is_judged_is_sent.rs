@@ -80,7 +80,7 @@ fn no_second_request_hides_in_the_first() {
         let wall = room
             .wallgate()?
             .upstream(&origin)
-            .allow_below("api.corp.test", &["/open"]);
+            .allow_below("api.corp.test", &["/sink"]);
         let raw = raw_client(&wall)?;
         let hidden = "GET /hidden HTTP/1.1\\r\\nHost: api.corp.test\\r\\n\\r\\n";
         let rows = [
@@ -138,7 +138,7 @@ fn no_second_request_hides_in_the_first() {
         for (what, rest) in rows {
             origin.journal.clear();
             let run = wall.sh(&format!(
-                "{raw} tls api.corp.test 443 api.corp.test 'POST /open HTTP/1.1\\r\\nHost: api.corp.test\\r\\n{rest}'"
+                "{raw} tls api.corp.test 443 api.corp.test 'POST /sink HTTP/1.1\\r\\nHost: api.corp.test\\r\\n{rest}'"
             ))?;
             let received = origin.journal.requests();
             ensure!(

@@ -44,7 +44,7 @@ pub(crate) fn deny() -> Result<()> {
     headline("licences, sources, duplicates");
     let root = workspace()?;
     let cargo_deny = || -> Result<Command> {
-        let program = tools::cargo_bin(&tools::directory()?).join("cargo-deny");
+        let program = tools::cargo_bin(&tools::directory()).join("cargo-deny");
         let mut command = Command::new(program);
         command
             .current_dir(&root)

@@ -114,7 +114,7 @@ fn demo() -> Result<()> {
     let built = suite::target_directory()?.join("debug");
     run(std::process::Command::new(built.join("wallgate-demo"))
         .env("WALLGATE_BIN", built.join("wallgate"))
-        .env("WALLGATE_TOOLS", tools::directory()?))
+        .env("WALLGATE_TOOLS", tools::directory()))
 }
 
 fn bench(arguments: &[String]) -> Result<()> {

@@ -137,7 +137,7 @@ fn unit_and_integration(arguments: &SuiteArguments) -> Result<Tally> {
     }
     command
         .env("WALLGATE_BIN", target_directory()?.join("debug/wallgate"))
-        .env("WALLGATE_TOOLS", tools::directory()?);
+        .env("WALLGATE_TOOLS", tools::directory());
     let mut reading = if nextest {
         Reading::nextest()
     } else {

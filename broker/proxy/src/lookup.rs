@@ -10,6 +10,7 @@ use wallgate_ledger::ControlEvent;
 use wallgate_policy::Decided;
 use wallgate_types::authority::{Authority, Host};
 use wallgate_types::operation::{Action, Operation};
+use wallgate_types::record::{OutcomeRecord, OutcomeResult};
 use wallgate_types::request::{BodyFacts, DestinationFacts, Protocol, RequestFacts, Scheme};
 use wallgate_types::ruling::{Ruling, Verdict};
 use wallgate_types::sandbox::SandboxFacts;
@@ -91,6 +92,25 @@ impl MintPolicy for NameDecider {
     }
 }
 
+/// A lookup ends with its answer, which nobody else gives: a decision that is recorded is its own outcome. Without this
+/// record a restart would take it for one that a crash cut short.
+fn outcome_of(decided: &Decided<RequestFacts>) -> OutcomeRecord {
+    let facts = decided.subject();
+    OutcomeRecord {
+        request_id: facts.id,
+        sandbox: facts.sandbox.id.clone(),
+        result: if decided.is_allowed() { OutcomeResult::Completed } else { OutcomeResult::Denied },
+        error: None,
+        status: None,
+        dialled: None,
+        request_bytes: 0,
+        response_bytes: 0,
+        duration_us: 0,
+        credentials: Vec::new(),
+        scrubbed: 0,
+    }
+}
+
 impl NameGate for NameDecider {
     type Decision = NameDecision;
 
@@ -124,10 +144,14 @@ impl NameGate for NameDecider {
         let ledger = &self.shared.ledger;
         let recorded = match decision {
             NameDecision::Internal(_) => return Ok(()),
-            NameDecision::Asked(decided) => match *decided {
-                Decided::Allowed(allowed) => ledger.record(allowed).await.map(drop),
-                Decided::Denied(denied) => ledger.record(denied).await.map(drop),
-            },
+            NameDecision::Asked(decided) => {
+                let outcome = outcome_of(&decided);
+                let recorded = match *decided {
+                    Decided::Allowed(allowed) => ledger.record(allowed).await.map(drop),
+                    Decided::Denied(denied) => ledger.record(denied).await.map(drop),
+                };
+                recorded.map(|()| ledger.outcome(outcome))
+            }
         };
         recorded.map_err(|_unrecorded| Unrecorded)
     }

@@ -38,12 +38,13 @@ pub(crate) struct Origin {
 }
 
 /// Headers that speak of one connection only (RFC 9110, section 7.6.1), and those that would say who came before us.
-const DROPPED: [HeaderName; 12] = [
+const DROPPED: [HeaderName; 13] = [
     header::CONNECTION,
     header::EXPECT,
     header::FORWARDED,
     header::HOST,
     header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
