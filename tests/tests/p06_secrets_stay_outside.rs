@@ -18,7 +18,8 @@ const CANARY: &str = "canary/7f3a+9b1c==d5e8~0a6f&2c4d%8e1b";
 
 /// The forms in which it would be readable.
 fn forms(secret: &str) -> Vec<String> {
-    let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let percent =
+        percent_encoding::percent_encode(secret.as_bytes(), percent_encoding::NON_ALPHANUMERIC).to_string();
     // The middle of it is enough, whatever stands around it.
     let inner = |text: String| text.get(4..text.len() - 6).unwrap_or_default().to_owned();
     let shifted = |shift: usize| inner(STANDARD.encode(format!("{}{secret}", "x".repeat(shift))));

@@ -14,7 +14,7 @@ use crate::parse::{ResponseBody, body};
 /// Where an agent finds out more, and says what it needs.
 pub(crate) const INTERNAL: &str = "http://wallgate.internal";
 
-/// gRPC's PERMISSION_DENIED and UNAVAILABLE.
+/// gRPC's `PERMISSION_DENIED` and `UNAVAILABLE`.
 const GRPC_PERMISSION_DENIED: &str = "7";
 const GRPC_UNAVAILABLE: &str = "14";
 

@@ -99,7 +99,11 @@ fn outcome_of(decided: &Decided<RequestFacts>) -> OutcomeRecord {
     OutcomeRecord {
         request_id: facts.id,
         sandbox: facts.sandbox.id.clone(),
-        result: if decided.is_allowed() { OutcomeResult::Completed } else { OutcomeResult::Denied },
+        result: if decided.is_allowed() {
+            OutcomeResult::Completed
+        } else {
+            OutcomeResult::Denied
+        },
         error: None,
         status: None,
         dialled: None,

@@ -107,12 +107,12 @@ mod tests {
             let now = Duration::from_millis(millis);
             recorded.extend(refusals.note("http_reject", "te", now, || Value::Null));
         }
-        recorded.extend(refusals.due(Duration::from_millis(25_000), false));
+        recorded.extend(refusals.due(Duration::from_secs(25), false));
         assert_eq!(
             recorded.iter().map(count).collect::<Vec<_>>(),
             [1, 10_000, 10_000]
         );
-        let last = refusals.due(Duration::from_millis(25_000), true);
+        let last = refusals.due(Duration::from_secs(25), true);
         assert_eq!(last.iter().map(count).collect::<Vec<_>>(), [4_999]);
         assert!(refusals.due(Duration::from_hours(1), true).is_empty());
     }

@@ -163,7 +163,7 @@ impl Stop {
         shared: &Shared,
     ) -> Response<ResponseBody> {
         let sandbox = &connection.sandbox;
-        let response = match self {
+        match self {
             Self::Denied {
                 denied,
                 ruling,
@@ -190,8 +190,7 @@ impl Stop {
                 outcome.void();
                 deny::fail(asked, &failure, None)
             }
-        };
-        response
+        }
     }
 }
 

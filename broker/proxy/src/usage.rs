@@ -300,7 +300,7 @@ mod tests {
         let clock = ManualClock::at(0);
         let memory = Memory::new(&Limits::default());
         for name in ["a.test", "b.test", "a.test"] {
-            let _ = memory.situation(&host(name), &clock);
+            drop(memory.situation(&host(name), &clock));
         }
         memory.denied(clock.monotonic());
         memory.sent(clock.monotonic(), 100);
@@ -339,7 +339,7 @@ mod tests {
             ..Limits::default()
         });
         for n in 0..100 {
-            let _ = memory.situation(&host(&format!("n{n}.test")), &clock);
+            drop(memory.situation(&host(&format!("n{n}.test")), &clock));
         }
         clock.advance(Duration::from_secs(2));
         let situation = memory.situation(&host("x.test"), &clock);

@@ -38,6 +38,10 @@ const MAX_LENGTH_DIGITS: usize = 18;
 const MAX_METHOD_BYTES: usize = 32;
 
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says of one field whether it was there"
+)]
 struct Seen {
     length: Option<u64>,
     chunked: bool,
@@ -97,15 +101,14 @@ fn request_line<'a>(line: &'a [u8], limits: &Limits) -> Result<(&'a [u8], bool),
         return Err(Refusal::HeaderLimit);
     }
     let mut words = line.split(|b| *b == b' ');
-    let (method, target, version) = match (words.next(), words.next(), words.next(), words.next()) {
-        (Some(method), Some(target), Some(version), None) => (method, target, version),
-        _ => {
-            return Err(if line.contains(&0) {
-                Refusal::Ctl
-            } else {
-                Refusal::Target
-            });
-        }
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(if line.contains(&0) {
+            Refusal::Ctl
+        } else {
+            Refusal::Target
+        });
     };
     if line.starts_with(b"PRI * ") || line.starts_with(b"PROXY ") {
         return Err(Refusal::NotHttp);
@@ -174,7 +177,8 @@ impl Seen {
         // Only a handful of names matter here, and their lengths tell most others apart.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
-                if std::mem::replace(&mut self.host, true) || value.trim_ascii().is_empty() {
+                let twice = std::mem::replace(&mut self.host, true);
+                if twice || value.trim_ascii().is_empty() {
                     return Err(Refusal::Host);
                 }
             }

@@ -323,7 +323,7 @@ mod tests {
 
         #[test]
         fn never_panics(raw in any::<String>()) {
-            let _ = canonical(&raw, EscapedSlash::InNpmScope, &Limits::default());
+            drop(canonical(&raw, EscapedSlash::InNpmScope, &Limits::default()));
         }
     }
 }

@@ -88,7 +88,7 @@ impl Lookup for NoLookup {
 /// One sandbox behind a broker, and an origin for `api.test`.
 pub(super) struct World {
     pub(super) attached: Attached,
-    pub(super) broker: Broker,
+    pub(super) _broker: Broker,
     pub(super) door: SocketAddr,
     pub(super) ledger: Ledger,
     dir: TempDir,
@@ -147,7 +147,7 @@ impl World {
         let attached = broker.attach(facts, sockets).await.unwrap();
         Self {
             attached,
-            broker,
+            _broker: broker,
             door,
             ledger,
             dir,
@@ -199,7 +199,10 @@ pub(super) async fn within<F: Future>(future: F) -> F::Output {
 
 /// What an origin got: each request's head, and its body without its framing.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen(Arc<Mutex<Vec<(String, Vec<u8>)>>>);
+pub(super) struct Seen(Arc<Mutex<Vec<Got>>>);
+
+/// A head and a body.
+pub(super) type Got = (String, Vec<u8>);
 
 impl Seen {
     pub(super) fn take(&self) -> Vec<(String, Vec<u8>)> {
