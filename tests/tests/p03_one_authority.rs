@@ -176,8 +176,7 @@ fn an_address_of_the_sandboxs_choice_is_ignored_for_an_allowed_name() {
         let run = pair
             .wall
             .sh(&format!(
-                "curl --silent --show-error --fail --resolve allowed.corp.test:443:{} https://allowed.corp.test/hello",
-                attacker
+                "curl --silent --show-error --fail --resolve allowed.corp.test:443:{attacker} https://allowed.corp.test/hello"
             ))?
             .succeeded()?;
         ensure!(pair.other.journal.connections() == 0, "{}", run.told());
@@ -190,7 +189,7 @@ fn an_address_of_the_sandboxs_choice_is_ignored_for_an_allowed_name() {
             records.summary()
         );
         ensure!(
-            decision.text("original_dst") == format!("{}:443", attacker),
+            decision.text("original_dst") == format!("{attacker}:443"),
             "{:?}",
             decision.decision
         );
