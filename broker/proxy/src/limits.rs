@@ -139,6 +139,9 @@ impl Default for Limits {
 impl Limits {
     /// Whether a request with this method may bring a body.
     pub(crate) fn may_have_body(&self, method: &[u8]) -> bool {
-        !self.bodiless_methods.iter().any(|bodiless| bodiless.as_bytes() == method)
+        !self
+            .bodiless_methods
+            .iter()
+            .any(|bodiless| bodiless.as_bytes() == method)
     }
 }

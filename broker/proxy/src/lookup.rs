@@ -41,7 +41,11 @@ pub(crate) enum NameDecision {
 impl NameDecider {
     /// For one sandbox.
     pub(crate) const fn new(shared: Arc<Shared>, memory: Arc<Memory>, sandbox: Arc<SandboxFacts>) -> Self {
-        Self { shared, memory, sandbox }
+        Self {
+            shared,
+            memory,
+            sandbox,
+        }
     }
 
     fn allows(&self, host: &Host) -> bool {
@@ -113,7 +117,10 @@ impl NameGate for NameDecider {
     fn decide(&self, mut facts: RequestFacts) -> NameDecision {
         let host = facts.authority.host();
         if is_internal(host) {
-            let mut ruling = Ruling::refusal("wallgate.internal", "This is where a sandbox asks about its rules.");
+            let mut ruling = Ruling::refusal(
+                "wallgate.internal",
+                "This is where a sandbox asks about its rules.",
+            );
             ruling.verdict = Verdict::Allow;
             return NameDecision::Internal(Box::new(ruling));
         }
@@ -158,10 +165,17 @@ impl NameGate for NameDecider {
                         "count": one.count })
             })
             .collect();
-        let unasked: serde_json::Map<_, _> =
-            report.unasked.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect();
+        let unasked: serde_json::Map<_, _> = report
+            .unasked
+            .iter()
+            .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+            .collect();
         let event = ControlEvent {
-            kind: if report.is_finding() { "dns_finding" } else { "dns_report" },
+            kind: if report.is_finding() {
+                "dns_finding"
+            } else {
+                "dns_report"
+            },
             sandbox: Some(self.sandbox.id.clone()),
             detail: json!({ "from_ms": report.from.0, "until_ms": report.until.0, "repeats": repeats, "unasked": unasked }),
         };

@@ -100,17 +100,34 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let bundle = dir.path().join("bundle");
         std::fs::create_dir(&bundle).unwrap();
-        std::fs::File::create(bundle.join("policy.rego")).unwrap().write_all(REGO.as_bytes()).unwrap();
+        std::fs::File::create(bundle.join("policy.rego"))
+            .unwrap()
+            .write_all(REGO.as_bytes())
+            .unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         // The machine may be busy: what is tested is not how fast a debug build evaluates.
-        let policy_limits = PolicyLimits { eval_timeout: Duration::from_secs(5), ..PolicyLimits::default() };
+        let policy_limits = PolicyLimits {
+            eval_timeout: Duration::from_secs(5),
+            ..PolicyLimits::default()
+        };
         let policy = Policy::load(&bundle, &policy_limits).unwrap();
         let ledger_dir = dir.path().join("ledger");
         let ledger = Ledger::open(&ledger_dir, LedgerOptions::default(), Arc::clone(&clock)).unwrap();
         let armoury = Armoury::default();
-        let shared = Shared::new(policy, ServiceMap::default(), ledger.clone(), armoury, limits, Arc::clone(&clock));
+        let shared = Shared::new(
+            policy,
+            ServiceMap::default(),
+            ledger.clone(),
+            armoury,
+            limits,
+            Arc::clone(&clock),
+        );
         let root = Root::load_or_create(&dir.path().join("ca"), &clock).unwrap();
-        let exception = Exception { host: Host::parse("api.test").unwrap(), port: None, address: origin };
+        let exception = Exception {
+            host: Host::parse("api.test").unwrap(),
+            port: None,
+            address: origin,
+        };
         let exceptions = Arc::new(Exceptions::new(vec![exception], Vec::new()).unwrap());
         let resolver = Resolver::new(Arc::new(NoLookup), exceptions, Arc::clone(&clock));
         let trust = UpstreamTrust::with_roots(roots, &[], clock).unwrap();
@@ -122,9 +139,19 @@ impl World {
             labels: [("team".to_owned(), "research".to_owned())].into(),
             source: IdentitySource::Tap,
         };
-        let sockets = Sockets { tcp: vec![listener], dns: Vec::new(), mark: None };
+        let sockets = Sockets {
+            tcp: vec![listener],
+            dns: Vec::new(),
+            mark: None,
+        };
         let attached = broker.attach(facts, sockets).await.unwrap();
-        Self { attached, broker, door, ledger, dir }
+        Self {
+            attached,
+            broker,
+            door,
+            ledger,
+            dir,
+        }
     }
 
     /// Says `bytes` in the clear and returns everything that comes back.
@@ -140,18 +167,34 @@ impl World {
 
     /// Everything that the ledger holds of a kind, after the sandbox is gone.
     pub(super) async fn records(self, kind: &str) -> Vec<Value> {
-        let Self { attached, ledger, dir, .. } = self;
+        let Self {
+            attached,
+            ledger,
+            dir,
+            ..
+        } = self;
         attached.detach().await.unwrap();
-        tokio::task::spawn_blocking(move || drop(ledger.close())).await.unwrap();
+        tokio::task::spawn_blocking(move || drop(ledger.close()))
+            .await
+            .unwrap();
         let reader = Reader::open(&dir.path().join("ledger")).unwrap();
-        let all = reader.query(&Filter { kind: Some(kind.parse().unwrap()), ..Filter::default() }).unwrap();
-        all.iter().map(|hit| serde_json::from_str::<Value>(&hit.record.json).unwrap()["body"].clone()).collect()
+        let all = reader
+            .query(&Filter {
+                kind: Some(kind.parse().unwrap()),
+                ..Filter::default()
+            })
+            .unwrap();
+        all.iter()
+            .map(|hit| serde_json::from_str::<Value>(&hit.record.json).unwrap()["body"].clone())
+            .collect()
     }
 }
 
 /// A deadline for tests that would otherwise hang.
 pub(super) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time")
+    tokio::time::timeout(Duration::from_secs(30), future)
+        .await
+        .expect("in time")
 }
 
 /// What an origin got: each request's head, and its body without its framing.
@@ -166,7 +209,9 @@ impl Seen {
 
 /// An origin in the clear that writes down what it gets and answers each request with `answer`.
 pub(super) async fn origin(answer: &'static [u8]) -> (SocketAddr, Seen, JoinHandle<()>) {
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .unwrap();
     let address = listener.local_addr().unwrap();
     let seen = Seen::default();
     let writes = seen.clone();
@@ -181,17 +226,23 @@ pub(super) async fn origin(answer: &'static [u8]) -> (SocketAddr, Seen, JoinHand
 async fn write_down(mut stream: TcpStream, seen: Seen, answer: &'static [u8]) {
     let mut buffer = Vec::new();
     loop {
-        let Some(head) = read_until(&mut stream, &mut buffer, b"\r\n\r\n").await else { return };
+        let Some(head) = read_until(&mut stream, &mut buffer, b"\r\n\r\n").await else {
+            return;
+        };
         let head = String::from_utf8(head).unwrap();
         let lower = head.to_ascii_lowercase();
         let body = if lower.contains("\r\ntransfer-encoding: chunked") {
-            let Some(body) = read_chunks(&mut stream, &mut buffer).await else { return };
+            let Some(body) = read_chunks(&mut stream, &mut buffer).await else {
+                return;
+            };
             body
         } else {
             let length = lower
                 .split_once("\r\ncontent-length: ")
                 .map_or(0, |(_, rest)| rest.split("\r\n").next().unwrap().parse().unwrap());
-            let Some(body) = read_exactly(&mut stream, &mut buffer, length).await else { return };
+            let Some(body) = read_exactly(&mut stream, &mut buffer, length).await else {
+                return;
+            };
             body
         };
         seen.0.lock().unwrap().push((head, body));
