@@ -73,11 +73,11 @@ pub fn npm() -> Result<PathBuf> {
 ///
 /// When there is no toolchain.
 pub fn toolchain(room: &Room) -> Result<PathBuf> {
-    let root = succeed(Command::new("rustc").args(["--print", "sysroot"])).context("no toolchain")?;
+    let sysroot = succeed(Command::new("rustc").args(["--print", "sysroot"])).context("no toolchain")?;
     let reachable = room.new_directory("toolchain")?;
     succeed(
         Command::new("mount")
-            .args(["--bind", "-o", "ro", root.trim()])
+            .args(["--bind", "-o", "ro", sysroot.trim()])
             .arg(&reachable),
     )?;
     Ok(reachable)

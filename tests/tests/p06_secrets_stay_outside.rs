@@ -18,8 +18,7 @@ const CANARY: &str = "canary/7f3a+9b1c==d5e8~0a6f&2c4d%8e1b";
 
 /// The forms in which it would be readable.
 fn forms(secret: &str) -> Vec<String> {
-    let percent =
-        percent_encoding::percent_encode(secret.as_bytes(), percent_encoding::NON_ALPHANUMERIC).to_string();
+    let percent: Vec<String> = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
     // The middle of it is enough, whatever stands around it.
     let inner = |text: String| text.get(4..text.len() - 6).unwrap_or_default().to_owned();
     let shifted = |shift: usize| inner(STANDARD.encode(format!("{}{secret}", "x".repeat(shift))));
@@ -28,7 +27,7 @@ fn forms(secret: &str) -> Vec<String> {
         "0a6f&2c4d".to_owned(),
         hex::encode(secret),
         hex::encode_upper(secret),
-        percent,
+        percent.concat(),
         shifted(0),
         shifted(1).get(4..).unwrap_or_default().to_owned(),
         shifted(2).get(4..).unwrap_or_default().to_owned(),

@@ -32,7 +32,7 @@ pub(crate) fn everything() -> Result<ExitCode> {
     docs()?;
     fuzz_build()?;
     headline("the eBPF object is what its sources say");
-    ebpf::run(&ebpf::EbpfArguments::default())?;
+    ebpf::run(true)?;
     suite::run_with(&SuiteArguments::default(), || {
         println!("the whole gate took {:.0} s", watch.elapsed().as_secs_f64());
     })

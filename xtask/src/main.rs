@@ -35,8 +35,12 @@ enum Task {
     Demo,
     /// Everything that a change must pass before it lands; the tests come last
     Ci,
-    /// Rebuild the eBPF object and say whether it is the committed one
-    Ebpf(ebpf::EbpfArguments),
+    /// Rebuild the eBPF object that is committed
+    Ebpf {
+        /// Change nothing: fail when the committed object is not what the sources build to
+        #[arg(long)]
+        check: bool,
+    },
     /// Build every fuzz target, as the fuzzer would
     FuzzBuild,
     /// Run one fuzz target for a while
@@ -78,7 +82,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         }
         Task::Demo => demo()?,
         Task::Ci => return gate::everything(),
-        Task::Ebpf(arguments) => ebpf::run(&arguments)?,
+        Task::Ebpf { check } => ebpf::run(check)?,
         Task::FuzzBuild => gate::fuzz_build()?,
         Task::Fuzz { target, seconds } => gate::fuzz(&target, seconds)?,
         Task::Bench { arguments } => bench(&arguments)?,
