@@ -261,6 +261,9 @@ fn nothing_is_re_exported_wholesale() {
     let mut wrong = Vec::new();
     for (path, text) in sources() {
         // In a module of tests, `use super::*` is the custom.
+        if relative(&path).contains("tests") {
+            continue;
+        }
         for line in without_tests(&text).lines().map(str::trim) {
             if (line.starts_with("pub use ") || line.starts_with("use ")) && line.ends_with("::*;") {
                 wrong.push(format!("{}: {line}", relative(&path)));
@@ -310,7 +313,20 @@ fn nothing_names_a_public_registry_or_a_place_on_one_machine() {
 }
 
 /// A file over 500 lines has a reason, which stands here.
-const LONG_FILES: &[(&str, &str)] = &[];
+const LONG_FILES: &[(&str, &str)] = &[
+    (
+        "broker/ledger/src/open.rs",
+        "everything that opening may find, in the order in which it is looked at",
+    ),
+    (
+        "broker/ledger/src/reader.rs",
+        "one snapshot and all the questions that are asked of it",
+    ),
+    (
+        "broker/ledger/src/writer.rs",
+        "the handle and the one thread behind it, which are read together",
+    ),
+];
 
 #[test]
 fn long_files_have_a_reason() {
@@ -318,7 +334,7 @@ fn long_files_have_a_reason() {
     let long: Vec<String> = sources()
         .into_iter()
         // Rows of data in a test are as many as there are cases.
-        .filter(|(path, _)| !relative(path).contains("tests/"))
+        .filter(|(path, _)| !relative(path).contains("tests"))
         .map(|(path, text)| (relative(&path), without_tests(&text).lines().count()))
         .filter(|(path, lines)| *lines > 500 && !exempt.contains(path.as_str()))
         .map(|(path, lines)| format!("{path}: {lines} lines"))

@@ -18,9 +18,10 @@
 
 use std::path::Path;
 
+use redb::backends::InMemoryBackend;
 use redb::{
     Builder, ConcurrencyMode, Database, ReadOnlyDatabase, ReadOnlyTable, ReadTransaction, ReadableDatabase,
-    ReadableTable, TableDefinition,
+    ReadableTable, StorageBackend as _, TableDefinition,
 };
 use thiserror::Error;
 
@@ -189,6 +190,17 @@ fn read_state(table: &ReadOnlyTable<&'static str, &'static [u8]>) -> Result<Stat
     State::load(stored).ok_or_else(damaged)
 }
 
+/// A database file's bytes, in memory.
+fn copy(path: &Path) -> Result<InMemoryBackend, IndexError> {
+    let unreadable = |error: std::io::Error| IndexError::Damaged(error.to_string());
+    let bytes = std::fs::read(path).map_err(unreadable)?;
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    let backend = InMemoryBackend::new();
+    backend.set_len(length).map_err(unreadable)?;
+    backend.write(0, &bytes).map_err(unreadable)?;
+    Ok(backend)
+}
+
 /// What was committed at one moment; later commits do not change it.
 pub(crate) struct Snapshot {
     leaves: ReadOnlyTable<u64, &'static [u8; LEAF_BYTES]>,
@@ -210,9 +222,16 @@ impl std::fmt::Debug for Snapshot {
 impl Snapshot {
     /// Opens the index of a ledger that may be in use; `None` when nothing was committed yet.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, IndexError> {
-        let database = builder().open_read_only(path)?;
-        let transaction = database.begin_read()?;
-        Self::from_transaction(&transaction, Some(database))
+        match builder().open_read_only(path) {
+            Ok(database) => Self::from_transaction(&database.begin_read()?, Some(database)),
+            // The writer was killed before its first commit: what is there is whole, but for redb's own bookkeeping,
+            // which only a writer may mend. A copy in memory is mended instead, and the file left as it was found.
+            Err(redb::DatabaseError::RepairAborted) => {
+                let database = builder().create_with_backend(copy(path)?)?;
+                Self::from_transaction(&database.begin_read()?, None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn from_transaction(
