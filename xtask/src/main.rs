@@ -2,6 +2,7 @@
 //!
 //! `test` installs what the tests need and runs all of them; `ci` is what a change must pass before it lands; `demo`
 //! shows the whole on this host; `bench` measures it. Each says what it does and stops at the first thing that is wrong.
+#![forbid(unsafe_code)]
 
 mod ebpf;
 mod gate;
