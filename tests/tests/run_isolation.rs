@@ -167,7 +167,8 @@ fn its_environment_and_descriptors_are_its_own() {
             inherited.as_raw_fd()
         );
         rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;
-        let output = Command::new("/bin/sh")
+        // Not every shell takes a descriptor of two digits.
+        let output = Command::new("/bin/bash")
             .args(["-c", &script])
             .arg(binary()?)
             .arg(configuration)
