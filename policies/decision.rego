@@ -22,7 +22,7 @@ unlisted := deny(
 	"host.method_or_path",
 	sprintf("No rule allows %s %s at %s; other requests to this host are allowed. Ask for access if the task needs it.", [input.request.method, input.request.path, input.request.host]),
 ) if {
-	host_rules
+	count(host_rules) > 0
 	input.request.protocol != "dns"
 } else := deny("default", "No rule allows this host. Ask for access with a reason, or quit if the task cannot be done without it.")
 

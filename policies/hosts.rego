@@ -12,16 +12,26 @@ package wallgate
 
 import rego.v1
 
-host_rules := rules if {
-	rules := data.allow.hosts[input.request.host]
-} else := rules if {
-	some domain in parent_domains(input.request.host)
-	rules := data.allow.domains[domain]
-}
+# Every rule that speaks of this host, by its own name or by a domain above it.
+host_rules := array.concat(
+	object.get(listed_hosts, input.request.host, []),
+	[rule |
+		some domain in domains_above
+		some rule in object.get(listed_domains, domain, [])
+	],
+)
 
-# `a.b.example.org` → `b.example.org`, `example.org`, `org`; the nearest first.
-parent_domains(host) := [concat(".", array.slice(labels, start, count(labels))) |
-	labels := split(host, ".")
+default listed_hosts := {}
+
+listed_hosts := data.allow.hosts
+
+default listed_domains := {}
+
+listed_domains := data.allow.domains
+
+# `a.b.example.org` → `b.example.org`, `example.org`, `org`.
+domains_above := [concat(".", array.slice(labels, start, count(labels))) |
+	labels := split(input.request.host, ".")
 	some start, _ in labels
 	start > 0
 ]
