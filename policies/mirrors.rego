@@ -13,6 +13,12 @@ is_mirror if {
 	input.operation.ecosystem != "none"
 }
 
+# A name lookup is no operation of any ecosystem; the name of a mirror may be looked up.
+is_mirror if {
+	input.destination.service
+	input.request.protocol == "dns"
+}
+
 default mirror := {}
 
 mirror := data.mirrors[input.destination.service]

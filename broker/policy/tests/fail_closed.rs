@@ -547,6 +547,38 @@ fn a_body_is_wanted_only_where_a_rule_says_so() {
     }
 }
 
+/// The grammar asks for the body of what only its body tells from a write, whatever the bundle says.
+#[test]
+fn a_read_by_post_is_read_before_it_is_one() {
+    let mut facts = facts();
+    facts.operation = Operation {
+        name: "npm.audit",
+        ..Operation::unknown("npm")
+    };
+    for (body, expected) in [
+        ("", 4 << 20),
+        (
+            "body := {\"max_bytes\": 1} if input.request.method == \"GET\"",
+            4 << 20,
+        ),
+        (
+            "body := {\"max_bytes\": 8388608} if input.request.method == \"GET\"",
+            8 << 20,
+        ),
+        (
+            "body := {\"max_bytes\": 1} if input.request.method == \"PUT\"",
+            4 << 20,
+        ),
+    ] {
+        let policy = load(&format!("package wallgate\ndecision := {ALLOW}\n{body}\n")).unwrap();
+        let want = policy.wants_body(&facts, &situation()).unwrap();
+        assert_eq!(want.map(|want| want.max_bytes), Some(expected), "{body}");
+    }
+    facts.operation.action = wallgate_types::operation::Action::Read;
+    let policy = load(&format!("package wallgate\ndecision := {ALLOW}\n")).unwrap();
+    assert_eq!(policy.wants_body(&facts, &situation()).unwrap(), None);
+}
+
 #[test]
 fn eval_says_what_was_wrong() {
     let policy = load("package wallgate\ndecision := {\"verdict\": \"allow\", \"rules\": 1}\n").unwrap();
