@@ -6,7 +6,7 @@
 //! a new name has its `:=` replaced by ` =`, which moves no place in the file.
 //!
 //! What is left is *doubtful*, and makes each allow be confirmed by the engine's interpreter: an assignment that shadows
-//! another name, and an array or object comprehension whose term may be undefined, which the program takes as a value.
+//! another name, one that the compiler does not take as a unification (in `every`), and an array or object comprehension whose term may be undefined, which the program takes as a value.
 
 use std::collections::BTreeSet;
 

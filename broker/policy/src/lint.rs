@@ -5,6 +5,7 @@
 //! of the library's `hosts.rego` (`data.allow.hosts`, `data.allow.domains`). A domain that is wide on purpose is listed in
 //! `data.lint.wide_domains`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -163,7 +164,7 @@ impl Policy {
             bundle: &bundle,
             findings: Vec::new(),
         };
-        lint.unread(outline.reads.iter().map(String::as_str));
+        lint.unread(&outline.reads);
         lint.hosts();
         lint.domains();
         lint.findings
@@ -195,16 +196,15 @@ impl<'a> Lint<'a> {
     /// The last file that has the key, and its first line there.
     fn place(&self, key: &str) -> Place {
         let quoted = Value::from(key).to_string();
-        let files = self.bundle.data_files.iter().rev();
+        let mut files = self.bundle.data_files.iter().rev();
         files
-            .filter_map(|file| {
+            .find_map(|file| {
                 let line = file.text.lines().position(|line| line.contains(&quoted))?;
                 Some(Place {
                     line: line.saturating_add(1),
                     ..Place::file(&file.path)
                 })
             })
-            .next()
             .unwrap_or_else(|| Place::file("data.json"))
     }
 
@@ -212,12 +212,12 @@ impl<'a> Lint<'a> {
         self.bundle.data.get("allow")?.get(kind)?.as_object()
     }
 
-    fn unread<'b>(&mut self, reads: impl Iterator<Item = &'b str> + Clone) {
+    fn unread(&mut self, reads: &BTreeSet<String>) {
         let top = self.bundle.data.as_object();
         for key in top.into_iter().flat_map(Map::keys).filter(|key| *key != "lint") {
             let path = format!("data.{key}");
             let below = format!("{path}.");
-            let read = reads.clone().any(|read| read == path || read.starts_with(&below));
+            let read = reads.iter().any(|read| *read == path || read.starts_with(&below));
             if !read {
                 let message = format!("No rule reads `{path}`; is it misspelt?");
                 self.find(Severity::Error, "unread_data", key, message);
@@ -227,9 +227,8 @@ impl<'a> Lint<'a> {
             let inner = self.bundle.data.get(key).and_then(Value::as_object);
             for name in inner.into_iter().flat_map(Map::keys) {
                 let path = format!("data.{key}.{name}");
-                let read = reads
-                    .clone()
-                    .any(|read| read == format!("data.{key}") || read.starts_with(&path));
+                let whole = format!("data.{key}");
+                let read = reads.iter().any(|read| *read == whole || read.starts_with(&path));
                 if !read {
                     let message = format!("No rule reads `{path}`; is it misspelt?");
                     self.find(Severity::Error, "unread_data", name, message);

@@ -202,18 +202,20 @@ impl Compiled {
         let policy = engine
             .compile_with_entrypoint(&DECISION.into())
             .map_err(|error| rego_error("", &error))?;
-        let unified = unified(files, data, &outline)?;
+        let respelled = unified(files, data, &outline);
+        // What the compiler does not take respelled is compiled as it stands, and confirmed.
+        let doubtful = outline.assignments.doubtful || respelled.is_err();
+        let source = respelled.as_ref().unwrap_or(&policy);
         let entries: &[&str] = if has_body_rule {
             &[DECISION, BODY]
         } else {
             &[DECISION]
         };
         let program =
-            Compiler::compile_from_policy(&unified, entries).map_err(|error| rego_error("", &error))?;
+            Compiler::compile_from_policy(source, entries).map_err(|error| rego_error("", &error))?;
         check_builtins(&program)?;
         let called = check_calls(&program)?;
-        let confirmation =
-            (outline.assignments.doubtful || could_conflict(&program, &called)).then_some(policy);
+        let confirmation = (doubtful || could_conflict(&program, &called)).then_some(policy);
         let compiled = Self {
             program,
             data: Value::from(data.clone()),

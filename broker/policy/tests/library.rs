@@ -1,7 +1,5 @@
 //! The library in `policies/`: each of its rules is raised by a case, and its data is clean.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
