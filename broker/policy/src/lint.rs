@@ -212,12 +212,12 @@ impl<'a> Lint<'a> {
         self.bundle.data.get("allow")?.get(kind)?.as_object()
     }
 
-    fn unread(&mut self, reads: &BTreeSet<String>) {
+    fn unread(&mut self, all: &BTreeSet<String>) {
         let top = self.bundle.data.as_object();
         for key in top.into_iter().flat_map(Map::keys).filter(|key| *key != "lint") {
             let path = format!("data.{key}");
             let below = format!("{path}.");
-            let read = reads.iter().any(|read| *read == path || read.starts_with(&below));
+            let read = all.iter().any(|read| *read == path || read.starts_with(&below));
             if !read {
                 let message = format!("No rule reads `{path}`; is it misspelt?");
                 self.find(Severity::Error, "unread_data", key, message);
@@ -227,8 +227,9 @@ impl<'a> Lint<'a> {
             let inner = self.bundle.data.get(key).and_then(Value::as_object);
             for name in inner.into_iter().flat_map(Map::keys) {
                 let path = format!("data.{key}.{name}");
-                let whole = format!("data.{key}");
-                let read = reads.iter().any(|read| *read == whole || read.starts_with(&path));
+                let (whole, below) = (format!("data.{key}"), format!("{path}."));
+                let reads = |read: &String| *read == whole || *read == path || read.starts_with(&below);
+                let read = all.iter().any(reads);
                 if !read {
                     let message = format!("No rule reads `{path}`; is it misspelt?");
                     self.find(Severity::Error, "unread_data", name, message);
@@ -308,6 +309,7 @@ impl<'a> Lint<'a> {
             let message =
                 format!("Anybody can register a name below `{domain}`: list the names that are meant.");
             self.find(Severity::Error, "wide_domain", domain, message);
+            return;
         }
         // Below a tenant's own name only that tenant hands out names.
         let shared = MULTI_TENANT
