@@ -12,7 +12,10 @@
 //!
 //! Start at [`compare`], which runs the phases; [`load`] is the generator, [`bare`] the limit.
 #![forbid(unsafe_code)]
-#![expect(clippy::cast_precision_loss, reason = "figures for people: 52 bits are plenty")]
+#![expect(
+    clippy::cast_precision_loss,
+    reason = "figures for people: 52 bits are plenty"
+)]
 #![expect(
     clippy::disallowed_methods,
     reason = "a benchmark measures with the real clock"

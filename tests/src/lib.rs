@@ -20,6 +20,7 @@
 pub mod bundle;
 pub mod frames;
 pub mod hostile;
+pub mod inside;
 pub mod journal;
 pub mod litter;
 pub mod pattern;

@@ -1,4 +1,4 @@
-//! What the ledger holds, as `wallgate ledger query --json` says it.
+//! What the ledger holds, as `wallgate ledger export` says it.
 
 use std::path::Path;
 use std::process::Command;
@@ -67,14 +67,14 @@ impl Records {
     ///
     /// # Errors
     ///
-    /// When `wallgate ledger query` fails or prints something else than records.
+    /// When `wallgate ledger export` fails or prints something else than records.
     pub fn read(state: &Path) -> Result<Self> {
         let output = succeed(
             Command::new(binary()?)
-                .args(["ledger", "query", "--json", "--state"])
+                .args(["ledger", "export", "--state"])
                 .arg(state),
         )
-        .context("cannot query the ledger")?;
+        .context("cannot export the ledger")?;
         Self::parse(&output)
     }
 

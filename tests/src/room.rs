@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
@@ -56,7 +56,7 @@ where
 {
     if std::env::var_os(INSIDE).is_some() {
         if let Err(error) = Room::furnished().and_then(|room| test(&room)) {
-            panic!("{error:?}");
+            panic!("{error:#}");
         }
         return;
     }
@@ -64,41 +64,55 @@ where
         println!("SKIPPED-PRIVILEGED: a room of its own needs root");
         return;
     }
-    match run_again(test_name::<T>()) {
+    match run_again(&test_name::<T>()) {
         Ok(()) => {}
         Err(error) => panic!("{error:#}"),
     }
 }
 
-/// The test's name as the test runner knows it: the path of the function that `T`, a closure, was written in.
-fn test_name<T>() -> &'static str {
+/// Runs a program of ours in a room of its own, on this terminal, and returns its exit code.
+#[must_use]
+pub fn demonstrate(show: impl FnOnce(&Room) -> Result<()>) -> ExitCode {
+    if std::env::var_os(INSIDE).is_none() && rustix::process::geteuid().is_root() {
+        // What goes wrong inside is said inside.
+        let status =
+            into_a_room(&[]).and_then(|mut command| command.status().context("cannot start unshare"));
+        return match status {
+            Ok(status) if status.success() => ExitCode::SUCCESS,
+            Ok(_) => ExitCode::FAILURE,
+            Err(error) => failed(&error),
+        };
+    }
+    match Room::furnished().and_then(|room| show(&room)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("\n{error:#}");
+    ExitCode::FAILURE
+}
+
+/// The test's name as the test runner knows it: it names the thread after the test, unless it runs one test only, on its
+/// first thread; then it is the path of the function that `T`, a closure, was written in.
+fn test_name<T>() -> String {
+    if let Some(name) = std::thread::current().name().filter(|name| *name != "main") {
+        return name.to_owned();
+    }
     let path = std::any::type_name::<T>();
     let function = path
         .find("::{{closure}}")
-        .map_or(path, |end| path.get(..end).unwrap_or(path));
+        .and_then(|end| path.get(..end))
+        .unwrap_or(path);
     function
         .split_once("::")
         .map_or(function, |(_, inside_the_crate)| inside_the_crate)
+        .to_owned()
 }
 
 fn run_again(test: &str) -> Result<()> {
-    let program = std::env::current_exe().context("which program is this?")?;
-    let output = Command::new("unshare")
-        .args([
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "--mount",
-            "--net",
-            "--ipc",
-            "--",
-        ])
-        .args(["sh", "-c", FURNISH, "sh"])
-        .arg(program)
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
-        .stdin(Stdio::null())
+    let output = into_a_room(&[test, "--exact", "--nocapture", "--test-threads=1"])?
         .output()
         .context("cannot start unshare (util-linux)")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -116,8 +130,37 @@ fn run_again(test: &str) -> Result<()> {
     Ok(())
 }
 
+/// This program again, as the first in a room.
+fn into_a_room(arguments: &[&str]) -> Result<Command> {
+    let program = std::env::current_exe().context("which program is this?")?;
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--mount",
+            "--net",
+            "--ipc",
+            "--",
+        ])
+        .args(["sh", "-c", FURNISH, "sh"])
+        .arg(program)
+        .args(arguments)
+        .env(INSIDE, "1")
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
 impl Room {
     fn furnished() -> Result<Self> {
+        let inside = std::env::var_os(INSIDE).is_some();
+        anyhow::ensure!(
+            inside,
+            "a room of its own needs root, for namespaces and eBPF programs"
+        );
         let directory = Path::new(DIRECTORY).join("room");
         fs::create_dir(&directory).context("the room has no directory of its own")?;
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,21 +1,18 @@
 //! Where the programs are that the tests run: what `cargo xtask setup` installed, and the host's own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The directory that `cargo xtask setup` fills.
-///
-/// # Errors
-///
-/// When neither `WALLGATE_TOOLS` nor `HOME` says where it is.
-pub fn directory() -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os("WALLGATE_TOOLS") {
-        return Ok(PathBuf::from(given));
-    }
-    let home = std::env::var_os("HOME").context("neither WALLGATE_TOOLS nor HOME is set")?;
-    Ok(Path::new(&home).join(".cache/wallgate/tools"))
+use crate::process::succeed;
+use crate::room::Room;
+
+/// The directory that `cargo xtask setup` fills: `WALLGATE_TOOLS`, else one that nobody, who a sandbox is, can reach.
+#[must_use]
+pub fn directory() -> PathBuf {
+    std::env::var_os("WALLGATE_TOOLS")
+        .map_or_else(|| PathBuf::from("/var/cache/wallgate/tools"), PathBuf::from)
 }
 
 /// A program of the Python environment, such as `pypi-server`, `twine` or `bao`.
@@ -24,7 +21,7 @@ pub fn directory() -> Result<PathBuf> {
 ///
 /// When it is not installed.
 pub fn python(program: &str) -> Result<PathBuf> {
-    installed(directory()?.join("python/bin").join(program))
+    installed(directory().join("python/bin").join(program))
 }
 
 /// The npm registry server's program.
@@ -33,7 +30,7 @@ pub fn python(program: &str) -> Result<PathBuf> {
 ///
 /// When it is not installed.
 pub fn verdaccio() -> Result<PathBuf> {
-    installed(directory()?.join("npm/node_modules/verdaccio/bin/verdaccio"))
+    installed(directory().join("npm/node_modules/verdaccio/bin/verdaccio"))
 }
 
 /// A program of the host, by name.
@@ -69,20 +66,21 @@ pub fn npm() -> Result<PathBuf> {
     std::fs::canonicalize(&npm).with_context(|| format!("{} leads nowhere", npm.display()))
 }
 
-/// The toolchain's directory, whose `bin/cargo` is the real one and not a chooser.
+/// The toolchain's directory, whose `bin/cargo` is the real one and not a chooser, where a sandbox can reach it: a
+/// toolchain often lives in somebody's home, which nobody may enter.
 ///
 /// # Errors
 ///
 /// When there is no toolchain.
-pub fn toolchain() -> Result<PathBuf> {
-    let output = Command::new("rustc")
-        .args(["--print", "sysroot"])
-        .output()
-        .context("cannot run rustc")?;
-    if !output.status.success() {
-        bail!("rustc does not say where its toolchain is");
-    }
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+pub fn toolchain(room: &Room) -> Result<PathBuf> {
+    let sysroot = succeed(Command::new("rustc").args(["--print", "sysroot"])).context("no toolchain")?;
+    let reachable = room.new_directory("toolchain")?;
+    succeed(
+        Command::new("mount")
+            .args(["--bind", "-o", "ro", sysroot.trim()])
+            .arg(&reachable),
+    )?;
+    Ok(reachable)
 }
 
 fn installed(path: PathBuf) -> Result<PathBuf> {

@@ -78,13 +78,16 @@ impl<'room> Wallgate<'room> {
         // Root inside is nobody outside.
         fs::set_permissions(&work, fs::Permissions::from_mode(0o777))
             .context("cannot open the work directory")?;
+        let state = room.new_directory("state")?;
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o700))
+            .context("cannot close the state directory")?;
         Ok(Self {
             room,
             configuration: Table::new(),
             allowed: Vec::new(),
             policy: None,
             sandbox: "agent-7".to_owned(),
-            state: room.new_directory("state")?,
+            state,
             work,
             read_only: Vec::new(),
             own_environment: Vec::new(),
@@ -113,11 +116,18 @@ impl<'room> Wallgate<'room> {
         self
     }
 
-    /// Allows every request to a host, in a policy of this test's own.
+    /// Allows every request to a host.
     #[must_use]
-    pub fn allow(mut self, host: &str) -> Self {
+    pub fn allow(self, host: &str) -> Self {
+        self.allow_below(host, &[])
+    }
+
+    /// Allows requests to a host whose paths begin so.
+    #[must_use]
+    pub fn allow_below(mut self, host: &str, paths: &[&str]) -> Self {
         self.allowed.push(Allowed {
             host: host.to_owned(),
+            paths: paths.iter().map(|&path| path.to_owned()).collect(),
             credentials: Vec::new(),
         });
         self
@@ -128,6 +138,7 @@ impl<'room> Wallgate<'room> {
     pub fn allow_with(mut self, credential: &Credential<'_>) -> Self {
         self.allowed.push(Allowed {
             host: credential.host.to_owned(),
+            paths: Vec::new(),
             credentials: vec![credential.name.to_owned()],
         });
         let mut bind = Table::new();
@@ -160,7 +171,7 @@ impl<'room> Wallgate<'room> {
         self
     }
 
-    /// Decides by this bundle instead of a policy of this test's own.
+    /// Decides by this bundle alone, instead of by the library with what the test allows.
     #[must_use]
     pub fn policy(mut self, bundle: PathBuf) -> Self {
         self.policy = Some(bundle);
@@ -318,10 +329,8 @@ impl<'room> Wallgate<'room> {
     /// When it cannot be written.
     pub fn write_configuration(&self) -> Result<PathBuf> {
         let mut configuration = self.configuration.clone();
-        let bundle = match &self.policy {
-            Some(bundle) => bundle.clone(),
-            None => bundle::for_hosts(self.room, &self.allowed)?,
-        };
+        let bundle = self.policy.clone().unwrap_or_else(bundle::library);
+        let directory = self.room.new_directory("configuration")?;
         // A test runs beside whatever else this machine does; what a timeout does is tested where it is decided.
         let mut policy = Table::new();
         policy.insert("eval_timeout_ms".to_owned(), Value::Integer(2000));
@@ -329,9 +338,18 @@ impl<'room> Wallgate<'room> {
             policy.extend(given);
         }
         policy.insert("bundle".to_owned(), bundle.display().to_string().into());
+        if self.policy.is_none() {
+            let data = directory.join("data.json");
+            fs::write(&data, bundle::data_for(&self.allowed).to_string())
+                .context("cannot write the policy's data")?;
+            policy.insert(
+                "data".to_owned(),
+                Value::Array(vec![data.display().to_string().into()]),
+            );
+        }
         configuration.insert("policy".to_owned(), policy.into());
         configuration.insert("state_dir".to_owned(), self.state.display().to_string().into());
-        let path = self.room.new_directory("configuration")?.join("wallgate.toml");
+        let path = directory.join("wallgate.toml");
         fs::write(&path, configuration.to_string()).context("cannot write the configuration")?;
         Ok(path)
     }

@@ -133,9 +133,10 @@ fn git_clones_and_cannot_push() {
         );
         let records = finished.records()?;
         ensure_refused(&records, "git.push")?;
-        records.only("the fetch", |decision| {
+        let fetches = records.decisions.iter().filter(|decision| {
             decision.text("operation") == "git.fetch" && decision.text("verdict") == "allow"
-        })?;
+        });
+        ensure!(fetches.count() > 0, "{}", records.summary());
         ensure!(
             git.head("project", "main")
                 .or_else(|_| git.head("project", "master"))?
@@ -151,7 +152,7 @@ fn pip_downloads_and_twine_cannot_upload() {
         let pypi = Pypi::start(room, "pypi.corp.test")?;
         pypi.add("leftpad", "1.0", "def pad(text): return text\n")?;
         let made = wheel(&room.new_directory("wheel")?, "sneaky", "1.0", "x = 1\n")?;
-        let python = tools::directory()?.join("python");
+        let python = tools::directory().join("python");
         let wallgate = mirror(room, &pypi.upstream, "pypi")?
             .readable(&python)
             .readable(&made);
@@ -240,7 +241,7 @@ fn cargo_fetches_and_cannot_publish_or_yank() {
             "[registries.corp]\nindex = \"sparse+https://crates.corp.test/index/\"\ntoken = \"t\"\n\
              [registry]\nglobal-credential-providers = [\"cargo:token\"]\n",
         )?;
-        let toolchain = tools::toolchain()?;
+        let toolchain = tools::toolchain(room)?;
         let wallgate = mirror(room, &crates.upstream, "cargo")?
             .readable(&toolchain)
             .readable(&project)
@@ -284,20 +285,18 @@ fn cargo_fetches_and_cannot_publish_or_yank() {
 fn python_and_node_need_not_be_told() {
     room(|room| {
         let origin = room.origin("api.corp.test")?;
-        let python = tools::directory()?.join("python");
+        let python = tools::directory().join("python");
         let scripts = room.new_directory("scripts")?;
         let urllib = write_file(
             &scripts,
-            "urllib.py",
+            "get.py",
             "import urllib.request as u\nprint(u.urlopen('https://api.corp.test/one').read().decode())\n",
         )?;
         let requests = write_file(
             &scripts,
-            "requests.py",
+            "post.py",
             "import requests as r\nprint(r.post('https://api.corp.test/sink', data=b'x' * 100000).json())\n",
         )?;
-        fs::rename(&requests, scripts.join("post.py"))?;
-        let requests = scripts.join("post.py").display().to_string();
         let fetch = write_file(
             &scripts,
             "fetch.mjs",
@@ -312,7 +311,7 @@ fn python_and_node_need_not_be_told() {
             ))?
             .succeeded()?;
         ensure!(
-            finished.stdout.matches("hello from api.corp.test").count() == 3,
+            finished.stdout.matches("hello from the origin").count() == 3,
             "{}",
             finished.told()
         );
@@ -367,7 +366,9 @@ fn server_sent_events_arrive_one_by_one() {
         let origin = Upstream::https(room, "api.corp.test", service)?;
         let wallgate = allowing(room, &origin)?;
         let mut running = wallgate.start(&["curl", "-sS", "-N", "--fail", "https://api.corp.test/events"])?;
-        origin.journal.wait_for(PATIENCE, |request| request.path == "/events")?;
+        origin
+            .journal
+            .wait_for(PATIENCE, |request| request.path == "/events")?;
         for number in 0..5 {
             let data = format!("event number {number}");
             // The next event is not sent before this one has arrived: whoever buffers makes this wait for ever.

@@ -4,10 +4,16 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use anyhow::ensure;
 use wallgate_ledger::{Ledger, LedgerOptions, Reader, VerifyOptions, verify};
+use wallgate_tests::process::succeed;
+use wallgate_tests::room::room;
+use wallgate_tests::upstream::Upstream;
+use wallgate_tests::upstream::origin::Origin;
+use wallgate_tests::wallgate::PATIENCE;
 use wallgate_types::clock::SystemClock;
 use wallgate_types::record::{DecisionRecord, Recordable};
 use wallgate_types::request::RequestId;
@@ -129,4 +135,68 @@ fn a_full_disk_refuses_everything_and_loses_nothing() {
         acknowledged += 1;
     }
     assert!(acknowledged > 100, "{acknowledged}");
+}
+
+/// A03, end to end: the disk under the state directory fills while a sandbox works. Until then every request has its
+/// record; from then on the sandbox gets 503, and nothing more reaches the origin.
+#[test]
+fn a_full_disk_ends_egress() {
+    room(|room| {
+        let service = Origin::default();
+        let events = service.events();
+        let origin = Upstream::https(room, "api.corp.test", service)?;
+        let state = room.new_directory("small-disk")?;
+        succeed(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", "size=24m,mode=0700", "tmpfs"])
+                .arg(&state),
+        )?;
+        let wall = room
+            .wallgate()?
+            .upstream(&origin)
+            .allow("api.corp.test")
+            .state(state.join("state"));
+        let running = wall.start(&[
+            "sh",
+            "-c",
+            "curl --silent --fail --output /dev/null https://api.corp.test/hold
+             curl --silent --output /dev/null --write-out '%{http_code}\\n' 'https://api.corp.test/n/[1-4000]'",
+        ])?;
+        origin
+            .journal
+            .wait_for(PATIENCE, |request| request.path == "/hold")?;
+        // The rest of the disk goes to somebody else.
+        let filled = Command::new("dd")
+            .args(["if=/dev/zero", "bs=4k", "status=none"])
+            .arg(format!("of={}", state.join("filler").display()))
+            .stderr(Stdio::null())
+            .status()?;
+        ensure!(!filled.success(), "the disk is not full");
+        events.release();
+        let run = running.finish()?;
+        let served = run.stdout.lines().filter(|line| *line == "200").count();
+        let refused = run.stdout.lines().filter(|line| *line == "503").count();
+        ensure!(
+            served + refused == 4000 && refused > 0,
+            "{served} served, {refused} refused: {}",
+            run.stderr
+        );
+        ensure!(
+            run.stdout.lines().skip(served).all(|line| line == "503"),
+            "served after it had been refused"
+        );
+        std::fs::remove_file(state.join("filler"))?;
+        // The next run takes up what the disk held.
+        wall.sh("true")?.succeeded()?;
+        let records = run.records()?;
+        let recorded = records
+            .requests_to("api.corp.test")
+            .iter()
+            .filter(|kept| kept.text("verdict") == "allow")
+            .count();
+        let received = origin.journal.requests().len();
+        ensure!(received == served + 1, "{received} received, {served} served");
+        ensure!(received <= recorded, "{received} received, {recorded} recorded");
+        Ok(())
+    });
 }

@@ -2,7 +2,7 @@
 //! nothing is.
 //!
 //! Debian's packages go where Debian puts them. Everything else goes into one cache directory
-//! (`WALLGATE_TOOLS`, else `~/.cache/wallgate/tools`), each part beside a stamp that says what it was made from, so
+//! (`WALLGATE_TOOLS`, else `/var/cache/wallgate/tools`), each part beside a stamp that says what it was made from, so
 //! that a changed list is installed anew and an unchanged one costs nothing.
 
 use std::fs;
@@ -21,6 +21,9 @@ const CARGO_DENY_VERSION: &str = "0.20.2";
 
 /// The oldest Node that the npm registry server runs on.
 const OLDEST_NODE: u32 = 20;
+
+/// Not in somebody's home: what a sandbox is to run must be reachable by nobody.
+const SHARED_CACHE: &str = "/var/cache/wallgate/tools";
 
 /// Which tasks need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,19 +105,15 @@ const FOR_GATE: &[DebianPackage] = &[DebianPackage {
 }];
 
 /// The cache directory, for the environment of what is run.
-pub(crate) fn directory() -> Result<PathBuf> {
-    if let Some(given) = std::env::var_os("WALLGATE_TOOLS") {
-        return Ok(PathBuf::from(given));
-    }
-    let home = std::env::var_os("HOME").context("neither WALLGATE_TOOLS nor HOME is set")?;
-    Ok(Path::new(&home).join(".cache/wallgate/tools"))
+pub(crate) fn directory() -> PathBuf {
+    std::env::var_os("WALLGATE_TOOLS").map_or_else(|| PathBuf::from(SHARED_CACHE), PathBuf::from)
 }
 
 /// Installs what `purpose` needs and is not there.
 pub(crate) fn install(purpose: Purpose) -> Result<()> {
     headline("what this host has, and what is installed");
     let watch = Stopwatch::start();
-    let root = directory()?;
+    let root = directory();
     fs::create_dir_all(&root).with_context(|| format!("cannot make {}", root.display()))?;
     debian(FOR_TESTS)?;
     match purpose {

@@ -17,6 +17,9 @@ use thiserror::Error;
 
 use crate::exit::{Exit, Failure};
 
+/// All that is ever in a state directory.
+const ENTRIES: &[&str] = &["lock", "ca", "ledger", "run"];
+
 /// Why a state directory cannot be used.
 #[derive(Debug, Error)]
 pub enum StateError {
@@ -30,7 +33,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// Somebody else could change or read it.
-    #[error("the state directory {} must belong to this user and be closed to others (mode 0700)", .0.display())]
+    #[error("the state directory {} must belong to this user and hold nothing but wallgate's own files, or be closed to others (mode 0700)", .0.display())]
     Open(PathBuf),
     /// Another wallgate uses it.
     #[error("the state directory {} is in use by another wallgate (process {holder})", path.display())]
@@ -102,11 +105,7 @@ impl StateDir {
         };
         make_private(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
-        let metadata = fs::metadata(&root).map_err(failed)?;
-        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.permissions().mode() & 0o077 != 0
-        {
-            return Err(StateError::Open(root));
-        }
+        close_to_others(&root)?;
         let lock = take_lock(&root)?;
         let paths = StatePaths::new(&root);
         // The lock is ours, so whoever made what is in there is dead.
@@ -139,6 +138,29 @@ impl Drop for StateDir {
         let _swept_later = fs::remove_dir_all(&self.run);
         let _swept_later = fs::remove_dir(self.paths.runs());
     }
+}
+
+/// Sees to it that nobody else can enter. A directory that is somebody else's, or that holds other things than ours, is
+/// refused rather than changed.
+fn close_to_others(root: &Path) -> Result<(), StateError> {
+    let failed = |source| StateError::Io {
+        path: root.to_owned(),
+        source,
+    };
+    let metadata = fs::metadata(root).map_err(failed)?;
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(StateError::Open(root.to_owned()));
+    }
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    for entry in fs::read_dir(root).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if !ENTRIES.iter().any(|own| name == *own) {
+            return Err(StateError::Open(root.to_owned()));
+        }
+    }
+    fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(failed)
 }
 
 fn make_private(path: &Path) -> io::Result<()> {
@@ -215,11 +237,16 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_directory_that_others_can_enter() {
+    fn closes_its_own_directory_and_refuses_one_that_holds_other_things() {
         let parent = tempfile::tempdir().unwrap();
         let root = parent.path().join("state");
         fs::create_dir(&root).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(root.join("letter"), "").unwrap();
         assert!(matches!(StateDir::open(&root), Err(StateError::Open(_))));
+        fs::remove_file(root.join("letter")).unwrap();
+        let state = StateDir::open(&root).unwrap();
+        assert_eq!(fs::metadata(&root).unwrap().permissions().mode() & 0o777, 0o700);
+        drop(state);
     }
 }

@@ -18,9 +18,10 @@
 
 use std::path::Path;
 
+use redb::backends::InMemoryBackend;
 use redb::{
     Builder, ConcurrencyMode, Database, ReadOnlyDatabase, ReadOnlyTable, ReadTransaction, ReadableDatabase,
-    ReadableTable, TableDefinition,
+    ReadableTable, StorageBackend, TableDefinition,
 };
 use thiserror::Error;
 
@@ -176,7 +177,7 @@ impl Index {
 
     /// What is committed now.
     pub(crate) fn snapshot(&self) -> Result<Option<Snapshot>, IndexError> {
-        Snapshot::from_transaction(&self.database.begin_read()?, None)
+        Snapshot::from_transaction(&self.database.begin_read()?, Kept::ByTheWriter)
     }
 }
 
@@ -189,6 +190,13 @@ fn read_state(table: &ReadOnlyTable<&'static str, &'static [u8]>) -> Result<Stat
     State::load(stored).ok_or_else(damaged)
 }
 
+/// What keeps a snapshot's pages readable.
+enum Kept {
+    ByTheWriter,
+    ReadOnly(#[expect(dead_code, reason = "held, not read")] ReadOnlyDatabase),
+    Mended(#[expect(dead_code, reason = "held, not read")] Database),
+}
+
 /// What was committed at one moment; later commits do not change it.
 pub(crate) struct Snapshot {
     leaves: ReadOnlyTable<u64, &'static [u8; LEAF_BYTES]>,
@@ -196,7 +204,7 @@ pub(crate) struct Snapshot {
     requests: ReadOnlyTable<&'static [u8; 16], (u64, u64)>,
     checkpoints: ReadOnlyTable<u64, (u64, u32)>,
     state: State,
-    _database: Option<ReadOnlyDatabase>,
+    _database: Kept,
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -210,15 +218,30 @@ impl std::fmt::Debug for Snapshot {
 impl Snapshot {
     /// Opens the index of a ledger that may be in use; `None` when nothing was committed yet.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, IndexError> {
-        let database = builder().open_read_only(path)?;
+        let database = match builder().open_read_only(path) {
+            Ok(database) => database,
+            // Whoever wrote it was killed. The next writer mends the file; a reader mends a copy of its own.
+            Err(redb::DatabaseError::RepairAborted) => return Self::open_mended(path),
+            Err(error) => return Err(error.into()),
+        };
         let transaction = database.begin_read()?;
-        Self::from_transaction(&transaction, Some(database))
+        Self::from_transaction(&transaction, Kept::ReadOnly(database))
     }
 
-    fn from_transaction(
-        transaction: &ReadTransaction,
-        database: Option<ReadOnlyDatabase>,
-    ) -> Result<Option<Self>, IndexError> {
+    /// Opens a copy, in memory, of an index whose writer was killed. What it then holds is checked against the journal
+    /// like any other index.
+    fn open_mended(path: &Path) -> Result<Option<Self>, IndexError> {
+        let unread = |error: std::io::Error| IndexError::from(redb::Error::Io(error));
+        let bytes = std::fs::read(path).map_err(unread)?;
+        let copy = InMemoryBackend::new();
+        copy.set_len(bytes.len() as u64).map_err(unread)?;
+        copy.write(0, &bytes).map_err(unread)?;
+        let mended = Builder::new().create_with_backend(copy)?;
+        let transaction = mended.begin_read()?;
+        Self::from_transaction(&transaction, Kept::Mended(mended))
+    }
+
+    fn from_transaction(transaction: &ReadTransaction, database: Kept) -> Result<Option<Self>, IndexError> {
         let meta = match transaction.open_table(META) {
             Ok(meta) => meta,
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),

@@ -83,11 +83,18 @@ pub(crate) async fn serve(
 
 /// Checks that the connection came through this sandbox's filter and finds a place for it. What is refused is closed
 /// and counted.
-async fn admit(stream: TcpStream, peer: SocketAddr, sandbox: &Arc<Sandbox>, shared: &Shared) -> Option<Accepted> {
+async fn admit(
+    stream: TcpStream,
+    peer: SocketAddr,
+    sandbox: &Arc<Sandbox>,
+    shared: &Shared,
+) -> Option<Accepted> {
     let refuse = |code| {
-        sandbox.refusals.note("flow_deny", code, shared.clock.monotonic(), || {
-            Sandbox::sample(&[("guest", Some(peer.to_string()))])
-        })
+        sandbox
+            .refusals
+            .note("flow_deny", code, shared.clock.monotonic(), || {
+                Sandbox::sample(&[("guest", Some(peer.to_string()))])
+            })
     };
     if let Some(expected) = sandbox.mark
         && getsockopt(&stream, sockopt::Mark).ok() != Some(expected)
@@ -130,17 +137,27 @@ async fn tidy(sandbox: &Sandbox, shared: &Shared, all: bool) {
 
 async fn note_panic(ended: Result<(), tokio::task::JoinError>, sandbox: &Sandbox, shared: &Shared) {
     if ended.is_err_and(|error| error.is_panic()) {
-        let event = sandbox.refusals.note("worker_crash", "panic", shared.clock.monotonic(), || serde_json::Value::Null);
+        let event = sandbox
+            .refusals
+            .note("worker_crash", "panic", shared.clock.monotonic(), || {
+                serde_json::Value::Null
+            });
         shared.note(event).await;
     }
 }
 
 fn is_exhausted(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+    matches!(
+        code,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
+    )
 }
 
 fn is_fatal(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(code, Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP))
+    matches!(
+        code,
+        Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)
+    )
 }

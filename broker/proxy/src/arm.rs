@@ -104,7 +104,9 @@ impl Armed {
 
     /// The request as it is sent: the proof is spent.
     pub(crate) fn into_parts(self) -> ArmedParts {
-        let Parsed { facts, head, body, .. } = self.parsed;
+        let Parsed {
+            facts, head, body, ..
+        } = self.parsed;
         ArmedParts {
             head,
             body,

@@ -75,7 +75,12 @@ impl Broker {
     /// The broker's parts, together.
     #[must_use]
     pub const fn new(shared: Arc<Shared>, root: Root, resolver: Resolver, trust: UpstreamTrust) -> Self {
-        Self { shared, root, resolver, trust }
+        Self {
+            shared,
+            root,
+            resolver,
+            trust,
+        }
     }
 
     /// What clients in every sandbox must trust.
@@ -102,7 +107,12 @@ impl Broker {
             resolver: self.resolver.for_sandbox(),
         };
         let sandbox = Arc::new(Sandbox::new(parts, &self.shared));
-        let tcp = sockets.tcp.into_iter().map(listener).collect::<io::Result<Vec<_>>>().map_err(AttachError::Socket)?;
+        let tcp = sockets
+            .tcp
+            .into_iter()
+            .map(listener)
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(AttachError::Socket)?;
         let event = ControlEvent {
             kind: "broker_attach",
             sandbox: Some(facts.id.clone()),
@@ -129,7 +139,12 @@ impl Broker {
         }
         let (reporting, report_stop) = (Arc::clone(&sandbox), stop.clone());
         serving.spawn(async move { reporting.dns.report_until(report_stop).await });
-        Ok(Attached { sandbox, shared: Arc::clone(&self.shared), stop, serving })
+        Ok(Attached {
+            sandbox,
+            shared: Arc::clone(&self.shared),
+            stop,
+            serving,
+        })
     }
 }
 
@@ -165,7 +180,11 @@ impl Attached {
     }
 
     async fn control(&self, kind: &'static str) -> Result<(), LedgerError> {
-        let event = ControlEvent { kind, sandbox: Some(self.id().clone()), detail: json!({}) };
+        let event = ControlEvent {
+            kind,
+            sandbox: Some(self.id().clone()),
+            detail: json!({}),
+        };
         self.shared.ledger.control(event).await.map(drop)
     }
 

@@ -23,6 +23,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::Accepted;
+use crate::client_stream::ClientStream;
 use crate::parse::body::Progress;
 use crate::parse::canonical::Origin;
 use crate::parse::guard::{Flow, Guard, Serving};
@@ -30,8 +31,7 @@ use crate::parse::refusal::Refusal;
 use crate::parse::{BodyError, ResponseBody};
 use crate::request::request;
 use crate::shared::{Sandbox, Shared};
-use crate::client_stream::ClientStream;
-use crate::terminate::{HttpProtocol, Terminated, TerminateError, terminate};
+use crate::terminate::{HttpProtocol, TerminateError, Terminated, terminate};
 
 /// Where names are asked for over TCP (RFC 7766).
 const DNS_PORT: u16 = 53;
@@ -57,7 +57,14 @@ pub(crate) struct Connection {
 ///
 /// Cancel-safe in the sense that dropping it closes the connection, and every request on it records its outcome.
 pub(crate) async fn connection(accepted: Accepted, shared: Arc<Shared>, stop: CancellationToken) {
-    let Accepted { sandbox, original_dst, guest, stream, lifeline, place } = accepted;
+    let Accepted {
+        sandbox,
+        original_dst,
+        guest,
+        stream,
+        lifeline,
+        place,
+    } = accepted;
     tracing::trace!(sandbox = %sandbox.facts.id, guest = %guest.0, to = %original_dst.0, "accepted");
     let life = async {
         if original_dst.0.port() == DNS_PORT {
@@ -85,21 +92,27 @@ async fn refuse(error: &TerminateError, sandbox: &Sandbox, shared: &Shared) {
         TerminateError::UnknownProtocol { .. } | TerminateError::H2c => "flow_deny",
         _ => "tls_deny",
     };
-    let event = sandbox.refusals.note(kind, error.code(), shared.clock.monotonic(), || {
-        let first_bytes = match error {
-            TerminateError::UnknownProtocol { first_bytes_sha256 } => Some(first_bytes_sha256.clone()),
-            _ => None,
-        };
-        Sandbox::sample(&[
-            ("name", error.name().map(|name| name.to_string())),
-            ("first_bytes_sha256", first_bytes),
-        ])
-    });
+    let event = sandbox
+        .refusals
+        .note(kind, error.code(), shared.clock.monotonic(), || {
+            let first_bytes = match error {
+                TerminateError::UnknownProtocol { first_bytes_sha256 } => Some(first_bytes_sha256.clone()),
+                _ => None,
+            };
+            Sandbox::sample(&[
+                ("name", error.name().map(|name| name.to_string())),
+                ("first_bytes_sha256", first_bytes),
+            ])
+        });
     shared.note(event).await;
 }
 
-async fn serve_http1<S>(connection: &Arc<Connection>, stream: ClientStream<S>, shared: &Arc<Shared>, stop: &CancellationToken)
-where
+async fn serve_http1<S>(
+    connection: &Arc<Connection>,
+    stream: ClientStream<S>,
+    shared: &Arc<Shared>,
+    stop: &CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let guard = Guard::new(stream, Arc::clone(&connection.flow), Arc::clone(&shared.limits));
@@ -123,8 +136,12 @@ where
     }
 }
 
-async fn serve_http2<S>(connection: &Arc<Connection>, stream: ClientStream<S>, shared: &Arc<Shared>, stop: &CancellationToken)
-where
+async fn serve_http2<S>(
+    connection: &Arc<Connection>,
+    stream: ClientStream<S>,
+    shared: &Arc<Shared>,
+    stop: &CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &shared.limits;
@@ -164,7 +181,10 @@ async fn answer(
 ) -> Result<Response<Answer>, Infallible> {
     let serving = connection.flow.serving();
     let response = request(&shared, &connection, incoming).await;
-    Ok(response.map(|body| Answer { body, _serving: serving }))
+    Ok(response.map(|body| Answer {
+        body,
+        _serving: serving,
+    }))
 }
 
 /// A response's body; while it lasts, no other head is read from an HTTP/1 connection.
@@ -178,7 +198,10 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -223,14 +246,17 @@ impl Connection {
         {
             self.close.cancel();
         }
-        let event = self.sandbox.refusals.note("http_reject", refusal.code(), shared.clock.monotonic(), || {
-            Sandbox::sample(&[
-                ("authority", authority),
-                ("sni", self.origin.sni.as_ref().map(ToString::to_string)),
-                ("required", self.origin.required.as_ref().map(ToString::to_string)),
-                ("original_dst", Some(self.origin.original_dst.0.to_string())),
-            ])
-        });
+        let event =
+            self.sandbox
+                .refusals
+                .note("http_reject", refusal.code(), shared.clock.monotonic(), || {
+                    Sandbox::sample(&[
+                        ("authority", authority),
+                        ("sni", self.origin.sni.as_ref().map(ToString::to_string)),
+                        ("required", self.origin.required.as_ref().map(ToString::to_string)),
+                        ("original_dst", Some(self.origin.original_dst.0.to_string())),
+                    ])
+                });
         shared.note(event).await;
     }
 

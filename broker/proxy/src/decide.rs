@@ -7,7 +7,9 @@ use http::HeaderMap;
 use http::header;
 use http_body::Body as _;
 use tokio::time::timeout;
-use wallgate_policy::{Decided, Denied, Policy, Profile, RequestShape, ServiceMap, Situation, classify, refusal};
+use wallgate_policy::{
+    Decided, Denied, Policy, Profile, RequestShape, ServiceMap, Situation, classify, refusal,
+};
 
 use crate::error::Failure;
 use crate::limits::Limits;
@@ -24,7 +26,10 @@ impl Refused {
     fn because(parsed: Parsed, failure: Failure) -> Self {
         let rule = format!("wallgate.{}", failure.code());
         let denied = Denied::refused(parsed, &rule, &failure.title());
-        Self { denied, failure: Some(failure) }
+        Self {
+            denied,
+            failure: Some(failure),
+        }
     }
 }
 
@@ -36,7 +41,9 @@ pub(crate) async fn inspect(
     situation: &Situation,
     limits: &Limits,
 ) -> Result<Parsed, Refused> {
-    let profile = services.get(parsed.facts.authority.host()).map_or(Profile::None, |service| service.profile);
+    let profile = services
+        .get(parsed.facts.authority.host())
+        .map_or(Profile::None, |service| service.profile);
     parsed.facts.operation = classify(profile, &RequestShape::of(&parsed.facts));
     let want = match policy.wants_body(&parsed.facts, situation) {
         Ok(None) => return Ok(parsed),
@@ -44,7 +51,10 @@ pub(crate) async fn inspect(
         Err(error) => {
             let refusal = error.refusal();
             let denied = Denied::refused(parsed, refusal.rule, refusal.reason);
-            return Err(Refused { denied, failure: None });
+            return Err(Refused {
+                denied,
+                failure: None,
+            });
         }
     };
     if parsed.body.is_end_stream() {
@@ -55,7 +65,12 @@ pub(crate) async fn inspect(
     let (bytes, whole) = match timeout(limits.inspect, body::collect(streamed, limit)).await {
         Ok(Ok(read)) => read,
         Ok(Err(error)) => return Err(Refused::because(parsed, Failure::Body(error))),
-        Err(_elapsed) => return Err(Refused::because(parsed, Failure::Refused(crate::parse::refusal::Refusal::Slow))),
+        Err(_elapsed) => {
+            return Err(Refused::because(
+                parsed,
+                Failure::Refused(crate::parse::refusal::Refusal::Slow),
+            ));
+        }
     };
     let plain = match decoded(&parsed.head.headers, &bytes, limit) {
         Ok(plain) => plain,
@@ -63,7 +78,10 @@ pub(crate) async fn inspect(
     };
     parsed.body = whole;
     show(&mut parsed, &plain);
-    let shape = RequestShape { body: Some(&plain), ..RequestShape::of(&parsed.facts) };
+    let shape = RequestShape {
+        body: Some(&plain),
+        ..RequestShape::of(&parsed.facts)
+    };
     parsed.facts.operation = classify(profile, &shape);
     Ok(parsed)
 }
@@ -108,7 +126,12 @@ fn decoded(headers: &HeaderMap, bytes: &Bytes, limit: u64) -> Result<Bytes, Fail
 }
 
 /// Asks policy.
-pub(crate) fn decide(parsed: Parsed, policy: &Policy, services: &ServiceMap, situation: &Situation) -> Decided<Parsed> {
+pub(crate) fn decide(
+    parsed: Parsed,
+    policy: &Policy,
+    services: &ServiceMap,
+    situation: &Situation,
+) -> Decided<Parsed> {
     let service = services.get(parsed.facts.authority.host());
     if service.is_some_and(|service| !service.admits(&parsed.facts.operation)) {
         let unlisted = refusal::NAME_NOT_LISTED;

@@ -14,7 +14,7 @@ use crate::parse::{ResponseBody, body};
 /// Where an agent finds out more, and says what it needs.
 pub(crate) const INTERNAL: &str = "http://wallgate.internal";
 
-/// gRPC's PERMISSION_DENIED and UNAVAILABLE.
+/// gRPC's `PERMISSION_DENIED` and `UNAVAILABLE`.
 const GRPC_PERMISSION_DENIED: &str = "7";
 const GRPC_UNAVAILABLE: &str = "14";
 
@@ -65,7 +65,11 @@ pub(crate) struct Asked {
 
 impl Asked {
     pub(crate) fn new(id: RequestId, protocol: Protocol, method: &Method) -> Self {
-        Self { id, protocol, head_only: *method == Method::HEAD }
+        Self {
+            id,
+            protocol,
+            head_only: *method == Method::HEAD,
+        }
     }
 }
 
@@ -73,8 +77,16 @@ impl Asked {
 pub(crate) fn deny(asked: Asked, ruling: &Ruling, index: LeafIndex) -> Response<ResponseBody> {
     let ask = ruling.verdict == Verdict::Ask;
     let problem = Problem {
-        kind: if ask { "urn:wallgate:ask" } else { "urn:wallgate:denied" },
-        title: if ask { "This needs a person's approval." } else { "This is not allowed." },
+        kind: if ask {
+            "urn:wallgate:ask"
+        } else {
+            "urn:wallgate:denied"
+        },
+        title: if ask {
+            "This needs a person's approval."
+        } else {
+            "This is not allowed."
+        },
         status: StatusCode::FORBIDDEN.as_u16(),
         rule: &ruling.rule,
         reason: &ruling.reason,
@@ -109,7 +121,14 @@ pub(crate) fn fail(asked: Asked, failure: &Failure, index: Option<LeafIndex>) ->
     };
     if asked.protocol == Protocol::Grpc {
         let denied = status == StatusCode::FORBIDDEN;
-        return grpc(if denied { GRPC_PERMISSION_DENIED } else { GRPC_UNAVAILABLE }, &problem);
+        return grpc(
+            if denied {
+                GRPC_PERMISSION_DENIED
+            } else {
+                GRPC_UNAVAILABLE
+            },
+            &problem,
+        );
     }
     respond(asked, status, &problem)
 }
@@ -119,11 +138,18 @@ fn respond(asked: Asked, status: StatusCode, problem: &Problem<'_>) -> Response<
     let mut json = serde_json::to_vec(problem).unwrap_or_default();
     json.push(b'\n');
     let length = json.len();
-    let body = if asked.head_only { body::empty() } else { full(json) };
+    let body = if asked.head_only {
+        body::empty()
+    } else {
+        full(json)
+    };
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     response

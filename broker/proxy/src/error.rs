@@ -111,7 +111,9 @@ impl Failure {
             Self::BodyCut { status, .. } => *status,
             Self::NotCanonical => StatusCode::FORBIDDEN,
             Self::Encoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Ledger(_) | Self::LedgerTimeout | Self::ArmTimeout | Self::Taints => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Ledger(_) | Self::LedgerTimeout | Self::ArmTimeout | Self::Taints => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Arm(error) => error.refusal.status(),
             Self::Resolve(error) => match error.code() {
                 "dest_forbidden" | "dest_self" => StatusCode::FORBIDDEN,
@@ -130,15 +132,27 @@ impl Failure {
     pub(crate) fn title(&self) -> String {
         match self {
             Self::Refused(refusal) => refusal.to_string(),
-            Self::Body(BodyError::RequestLimit { .. }) => "The request's body is larger than is allowed.".to_owned(),
-            Self::NotCanonical => "This operation cannot be rebuilt from its name, so nothing was sent.".to_owned(),
+            Self::Body(BodyError::RequestLimit { .. }) => {
+                "The request's body is larger than is allowed.".to_owned()
+            }
+            Self::NotCanonical => {
+                "This operation cannot be rebuilt from its name, so nothing was sent.".to_owned()
+            }
             Self::Body(_) | Self::BodyCut { .. } => "A body broke off.".to_owned(),
             Self::Encoding => "The body is encoded in a way that policy cannot look into.".to_owned(),
-            Self::Ledger(_) | Self::LedgerTimeout => "The decision could not be recorded, so nothing was sent.".to_owned(),
-            Self::Arm(_) | Self::ArmTimeout => "A credential could not be used, so nothing was sent.".to_owned(),
-            Self::Resolve(_) | Self::ResolveTimeout => "The host could not be resolved to a permitted address.".to_owned(),
+            Self::Ledger(_) | Self::LedgerTimeout => {
+                "The decision could not be recorded, so nothing was sent.".to_owned()
+            }
+            Self::Arm(_) | Self::ArmTimeout => {
+                "A credential could not be used, so nothing was sent.".to_owned()
+            }
+            Self::Resolve(_) | Self::ResolveTimeout => {
+                "The host could not be resolved to a permitted address.".to_owned()
+            }
             Self::Dial(_) | Self::DialTimeout => "The host could not be reached safely.".to_owned(),
-            Self::Upstream(_) | Self::UpstreamTimeout | Self::UpstreamAnswer => "The host did not answer usably.".to_owned(),
+            Self::Upstream(_) | Self::UpstreamTimeout | Self::UpstreamAnswer => {
+                "The host did not answer usably.".to_owned()
+            }
             Self::Scrub => "The response could not be checked for secrets.".to_owned(),
             Self::Taints => "The sandbox's memory is full, so nothing was sent.".to_owned(),
         }

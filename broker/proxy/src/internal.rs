@@ -69,7 +69,9 @@ impl Event {
         match self {
             Self::Ask => "Recorded. A person will see it; until it is granted, the answer stays no.",
             Self::Report => "Recorded. A person will see it.",
-            Self::Quit => "Recorded: this task cannot be done within the rules. You may stop here; nobody will hold it against you.",
+            Self::Quit => {
+                "Recorded: this task cannot be done within the rules. You may stop here; nobody will hold it against you."
+            }
         }
     }
 }
@@ -83,11 +85,19 @@ struct Said {
 
 impl Said {
     fn new(status: StatusCode, json: Value, text: impl Into<String>) -> Self {
-        Self { status, json, text: text.into() }
+        Self {
+            status,
+            json,
+            text: text.into(),
+        }
     }
 
     fn error(status: StatusCode, code: &str, text: &str) -> Self {
-        Self::new(status, json!({ "code": code, "title": text, "status": status.as_u16() }), text)
+        Self::new(
+            status,
+            json!({ "code": code, "title": text, "status": status.as_u16() }),
+            text,
+        )
     }
 }
 
@@ -102,12 +112,19 @@ pub(crate) fn is_meant(parsed: &Parsed) -> bool {
 }
 
 /// Answers.
-pub(crate) async fn answer(parsed: Parsed, sandbox: &Arc<Sandbox>, shared: &Shared) -> Response<ResponseBody> {
+pub(crate) async fn answer(
+    parsed: Parsed,
+    sandbox: &Arc<Sandbox>,
+    shared: &Shared,
+) -> Response<ResponseBody> {
     let head_only = parsed.head.method == Method::HEAD;
     let people = wants_text(&parsed);
     let said = respond(parsed, sandbox, shared).await;
     let (kind, bytes) = if people {
-        ("text/plain; charset=utf-8", format!("{}\n", said.text).into_bytes())
+        (
+            "text/plain; charset=utf-8",
+            format!("{}\n", said.text).into_bytes(),
+        )
     } else {
         ("application/json", format!("{:#}\n", said.json).into_bytes())
     };
@@ -122,18 +139,30 @@ pub(crate) async fn answer(parsed: Parsed, sandbox: &Arc<Sandbox>, shared: &Shar
 }
 
 fn wants_text(parsed: &Parsed) -> bool {
-    let accept = parsed.head.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let accept = parsed
+        .head
+        .headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.starts_with("text/") && !accept.contains("json"))
 }
 
 async fn respond(parsed: Parsed, sandbox: &Arc<Sandbox>, shared: &Shared) -> Said {
     let now = shared.clock.monotonic();
     if !sandbox.memory.may_visit(now) {
-        let event = sandbox.refusals.note("limit_hit", "internal_rate", now, || Value::Null);
+        let event = sandbox
+            .refusals
+            .note("limit_hit", "internal_rate", now, || Value::Null);
         shared.note(event).await;
-        return Said::error(StatusCode::TOO_MANY_REQUESTS, "internal_rate", "Too many requests; wait a minute.");
+        return Said::error(
+            StatusCode::TOO_MANY_REQUESTS,
+            "internal_rate",
+            "Too many requests; wait a minute.",
+        );
     }
-    let event = sandbox.refusals.note("internal", "visit", now, || Value::String(parsed.facts.path.clone()));
+    let event = sandbox.refusals.note("internal", "visit", now, || {
+        Value::String(parsed.facts.path.clone())
+    });
     shared.note(event).await;
     let segments: Vec<&str> = parsed.facts.segments.iter().map(String::as_str).collect();
     let post = parsed.head.method == Method::POST;
@@ -144,10 +173,16 @@ async fn respond(parsed: Parsed, sandbox: &Arc<Sandbox>, shared: &Shared) -> Sai
         ["ask"] if post => hear(Event::Ask, parsed, sandbox, shared).await,
         ["report"] if post => hear(Event::Report, parsed, sandbox, shared).await,
         ["quit"] if post => hear(Event::Quit, parsed, sandbox, shared).await,
-        [] | ["why", _] | ["ask" | "report" | "quit"] => {
-            Said::error(StatusCode::METHOD_NOT_ALLOWED, "method", "Not with this method; see GET /.")
-        }
-        _ => Said::error(StatusCode::NOT_FOUND, "not_found", "There is nothing here; see GET /."),
+        [] | ["why", _] | ["ask" | "report" | "quit"] => Said::error(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method",
+            "Not with this method; see GET /.",
+        ),
+        _ => Said::error(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            "There is nothing here; see GET /.",
+        ),
     }
 }
 
@@ -180,7 +215,11 @@ fn who(sandbox: &Sandbox) -> Said {
 
 fn why(id: &str, sandbox: &Sandbox) -> Said {
     let unknown = || {
-        Said::error(StatusCode::NOT_FOUND, "unknown_request", "No recent denial of this sandbox has that request id.")
+        Said::error(
+            StatusCode::NOT_FOUND,
+            "unknown_request",
+            "No recent denial of this sandbox has that request id.",
+        )
     };
     let plain = id.len() == 32 && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let Some(id) = plain.then(|| u128::from_str_radix(id, 16).ok()).flatten() else {
@@ -214,13 +253,25 @@ fn why(id: &str, sandbox: &Sandbox) -> Said {
 
 async fn hear(event: Event, parsed: Parsed, sandbox: &Sandbox, shared: &Shared) -> Said {
     let limit = u64::try_from(shared.limits.internal_body_bytes).unwrap_or(u64::MAX);
-    let Parsed { facts, body: streamed, .. } = parsed;
+    let Parsed {
+        facts,
+        body: streamed,
+        ..
+    } = parsed;
     let read = timeout(shared.limits.inspect, body::collect(streamed, limit)).await;
     let Ok(Ok((bytes, _whole))) = read else {
-        return Said::error(StatusCode::PAYLOAD_TOO_LARGE, "body", "The body is too large, or did not arrive.");
+        return Said::error(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body",
+            "The body is too large, or did not arrive.",
+        );
     };
     let Ok(saying) = serde_json::from_slice::<Saying>(&bytes) else {
-        return Said::error(StatusCode::BAD_REQUEST, "json", "Send JSON with a \"reason\"; see GET /.");
+        return Said::error(
+            StatusCode::BAD_REQUEST,
+            "json",
+            "Send JSON with a \"reason\"; see GET /.",
+        );
     };
     let detail = match checked(event, &saying, &facts) {
         Ok(detail) => detail,
@@ -228,20 +279,32 @@ async fn hear(event: Event, parsed: Parsed, sandbox: &Sandbox, shared: &Shared) 
     };
     let now = shared.clock.monotonic();
     if !sandbox.memory.may_ask(now) {
-        let limit_hit = sandbox.refusals.note("limit_hit", "ask_rate", now, || Value::Null);
+        let limit_hit = sandbox
+            .refusals
+            .note("limit_hit", "ask_rate", now, || Value::Null);
         shared.note(limit_hit).await;
-        return Said::error(StatusCode::TOO_MANY_REQUESTS, "ask_rate", "Too many of these in an hour; they are all recorded.");
+        return Said::error(
+            StatusCode::TOO_MANY_REQUESTS,
+            "ask_rate",
+            "Too many of these in an hour; they are all recorded.",
+        );
     }
-    let record = ControlEvent { kind: event.kind(), sandbox: Some(sandbox.facts.id.clone()), detail };
+    let record = ControlEvent {
+        kind: event.kind(),
+        sandbox: Some(sandbox.facts.id.clone()),
+        detail,
+    };
     match timeout(shared.limits.record, shared.ledger.control(record)).await {
         Ok(Ok(index)) => Said::new(
             StatusCode::ACCEPTED,
             json!({ "recorded": event.kind(), "ticket": facts.id, "ledger_index": index, "message": event.thanks() }),
             format!("{} (ticket {})", event.thanks(), facts.id),
         ),
-        Ok(Err(_)) | Err(_) => {
-            Said::error(StatusCode::SERVICE_UNAVAILABLE, "ledger", "It could not be recorded; try again later.")
-        }
+        Ok(Err(_)) | Err(_) => Said::error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ledger",
+            "It could not be recorded; try again later.",
+        ),
     }
 }
 
@@ -262,11 +325,14 @@ fn checked(event: Event, saying: &Saying, facts: &RequestFacts) -> Result<Value,
         detail.insert("host".to_owned(), Value::String(authority.to_string()));
     }
     if let Some(method) = &saying.method {
-        crate::parse::head::check_method(method.as_bytes()).map_err(|_reason| "The method is not a method.")?;
+        crate::parse::head::check_method(method.as_bytes())
+            .map_err(|_reason| "The method is not a method.")?;
         detail.insert("method".to_owned(), Value::String(method.clone()));
     }
     if let Some(path) = &saying.path {
-        let visible = path.starts_with('/') && path.len() <= PATH_BYTES && path.bytes().all(|b| (0x21..=0x7e).contains(&b));
+        let visible = path.starts_with('/')
+            && path.len() <= PATH_BYTES
+            && path.bytes().all(|b| (0x21..=0x7e).contains(&b));
         if !visible {
             return Err("The path is not a path.");
         }

@@ -104,7 +104,7 @@ impl Default for Limits {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(15),
             idle: Duration::from_secs(90),
-            client_stall: Duration::from_secs(60),
+            client_stall: Duration::from_mins(1),
             stream_stall: Duration::from_mins(10),
             resolve: Duration::from_secs(10),
             dial: Duration::from_secs(15),
@@ -122,7 +122,7 @@ impl Default for Limits {
             h2_ping: Duration::from_secs(30),
             pool_idle_per_key: 32,
             pool_idle_per_sandbox: 256,
-            pool_idle: Duration::from_secs(60),
+            pool_idle: Duration::from_mins(1),
             pool_h2_streams: 100,
             internal_body_bytes: 16 * 1024,
             internal_per_minute: 120,
@@ -139,6 +139,9 @@ impl Default for Limits {
 impl Limits {
     /// Whether a request with this method may bring a body.
     pub(crate) fn may_have_body(&self, method: &[u8]) -> bool {
-        !self.bodiless_methods.iter().any(|bodiless| bodiless.as_bytes() == method)
+        !self
+            .bodiless_methods
+            .iter()
+            .any(|bodiless| bodiless.as_bytes() == method)
     }
 }

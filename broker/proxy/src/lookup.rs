@@ -10,6 +10,7 @@ use wallgate_ledger::ControlEvent;
 use wallgate_policy::Decided;
 use wallgate_types::authority::{Authority, Host};
 use wallgate_types::operation::{Action, Operation};
+use wallgate_types::record::{OutcomeRecord, OutcomeResult};
 use wallgate_types::request::{BodyFacts, DestinationFacts, Protocol, RequestFacts, Scheme};
 use wallgate_types::ruling::{Ruling, Verdict};
 use wallgate_types::sandbox::SandboxFacts;
@@ -40,7 +41,11 @@ pub(crate) enum NameDecision {
 impl NameDecider {
     /// For one sandbox.
     pub(crate) const fn new(shared: Arc<Shared>, memory: Arc<Memory>, sandbox: Arc<SandboxFacts>) -> Self {
-        Self { shared, memory, sandbox }
+        Self {
+            shared,
+            memory,
+            sandbox,
+        }
     }
 
     fn allows(&self, host: &Host) -> bool {
@@ -87,13 +92,39 @@ impl MintPolicy for NameDecider {
     }
 }
 
+/// A lookup ends with its answer, which nobody else gives: a decision that is recorded is its own outcome. Without this
+/// record a restart would take it for one that a crash cut short.
+fn outcome_of(decided: &Decided<RequestFacts>) -> OutcomeRecord {
+    let facts = decided.subject();
+    OutcomeRecord {
+        request_id: facts.id,
+        sandbox: facts.sandbox.id.clone(),
+        result: if decided.is_allowed() {
+            OutcomeResult::Completed
+        } else {
+            OutcomeResult::Denied
+        },
+        error: None,
+        status: None,
+        dialled: None,
+        request_bytes: 0,
+        response_bytes: 0,
+        duration_us: 0,
+        credentials: Vec::new(),
+        scrubbed: 0,
+    }
+}
+
 impl NameGate for NameDecider {
     type Decision = NameDecision;
 
     fn decide(&self, mut facts: RequestFacts) -> NameDecision {
         let host = facts.authority.host();
         if is_internal(host) {
-            let mut ruling = Ruling::refusal("wallgate.internal", "This is where a sandbox asks about its rules.");
+            let mut ruling = Ruling::refusal(
+                "wallgate.internal",
+                "This is where a sandbox asks about its rules.",
+            );
             ruling.verdict = Verdict::Allow;
             return NameDecision::Internal(Box::new(ruling));
         }
@@ -117,10 +148,14 @@ impl NameGate for NameDecider {
         let ledger = &self.shared.ledger;
         let recorded = match decision {
             NameDecision::Internal(_) => return Ok(()),
-            NameDecision::Asked(decided) => match *decided {
-                Decided::Allowed(allowed) => ledger.record(allowed).await.map(drop),
-                Decided::Denied(denied) => ledger.record(denied).await.map(drop),
-            },
+            NameDecision::Asked(decided) => {
+                let outcome = outcome_of(&decided);
+                let recorded = match *decided {
+                    Decided::Allowed(allowed) => ledger.record(allowed).await.map(drop),
+                    Decided::Denied(denied) => ledger.record(denied).await.map(drop),
+                };
+                recorded.map(|()| ledger.outcome(outcome))
+            }
         };
         recorded.map_err(|_unrecorded| Unrecorded)
     }
@@ -134,10 +169,17 @@ impl NameGate for NameDecider {
                         "count": one.count })
             })
             .collect();
-        let unasked: serde_json::Map<_, _> =
-            report.unasked.iter().map(|(reason, count)| ((*reason).to_owned(), json!(count))).collect();
+        let unasked: serde_json::Map<_, _> = report
+            .unasked
+            .iter()
+            .map(|(reason, count)| ((*reason).to_owned(), json!(count)))
+            .collect();
         let event = ControlEvent {
-            kind: if report.is_finding() { "dns_finding" } else { "dns_report" },
+            kind: if report.is_finding() {
+                "dns_finding"
+            } else {
+                "dns_report"
+            },
             sandbox: Some(self.sandbox.id.clone()),
             detail: json!({ "from_ms": report.from.0, "until_ms": report.until.0, "repeats": repeats, "unasked": unasked }),
         };

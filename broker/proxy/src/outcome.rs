@@ -87,7 +87,11 @@ impl Outcome {
 
     /// How a relayed stream of bytes ended.
     pub(crate) fn relayed(mut self, error: Option<&'static str>) {
-        let result = if error.is_some() { OutcomeResult::Failed } else { OutcomeResult::Completed };
+        let result = if error.is_some() {
+            OutcomeResult::Failed
+        } else {
+            OutcomeResult::Completed
+        };
         self.end = Some((result, error));
     }
 
@@ -134,7 +138,15 @@ where
     let (head, body) = response.into_parts();
     let mut outcome = outcome;
     outcome.status = Some(head.status);
-    Response::from_parts(head, ResponseBody::new(Accounted { body, outcome, limit, sent: 0 }))
+    Response::from_parts(
+        head,
+        ResponseBody::new(Accounted {
+            body,
+            outcome,
+            limit,
+            sent: 0,
+        }),
+    )
 }
 
 /// A response's body with its request's outcome.
@@ -152,7 +164,10 @@ where
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         this.outcome.progress.beat();
@@ -174,7 +189,10 @@ where
                         this.outcome.set(OutcomeResult::Failed, Some(error.code()));
                         return Poll::Ready(Some(Err(error)));
                     }
-                    this.outcome.progress.response_bytes.store(this.sent, Ordering::Relaxed);
+                    this.outcome
+                        .progress
+                        .response_bytes
+                        .store(this.sent, Ordering::Relaxed);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }

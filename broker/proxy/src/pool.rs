@@ -148,16 +148,30 @@ impl Pool {
         if idle.len() >= self.per_key {
             return;
         }
-        idle.push(Idle { sender, address, since });
+        idle.push(Idle {
+            sender,
+            address,
+            since,
+        });
         inner.idle_count = inner.idle_count.saturating_add(1);
     }
 
     /// Lets others use a new h2 connection too; the first stream is the caller's.
-    pub(crate) fn share(&self, key: &Key, sender: &http2::SendRequest<RequestBody>, address: SocketAddr) -> Stream {
+    pub(crate) fn share(
+        &self,
+        key: &Key,
+        sender: &http2::SendRequest<RequestBody>,
+        address: SocketAddr,
+    ) -> Stream {
         let streams = Arc::new(AtomicUsize::new(0));
         let stream = Stream::on(&streams);
         let used = self.clock.monotonic();
-        let one = Shared2 { sender: sender.clone(), address, streams, used };
+        let one = Shared2 {
+            sender: sender.clone(),
+            address,
+            streams,
+            used,
+        };
         self.lock().shared.entry(key.clone()).or_default().push(one);
         stream
     }
@@ -173,7 +187,8 @@ impl Pool {
         inner.idle_count = inner.idle.values().map(Vec::len).sum();
         inner.shared.retain(|_, shared| {
             shared.retain(|one| {
-                let idle = one.streams.load(Ordering::Relaxed) == 0 && now.saturating_sub(one.used) >= self.keep;
+                let idle =
+                    one.streams.load(Ordering::Relaxed) == 0 && now.saturating_sub(one.used) >= self.keep;
                 !one.sender.is_closed() && !idle
             });
             !shared.is_empty()
@@ -202,7 +217,12 @@ impl Lease {
         sender: http1::SendRequest<RequestBody>,
         address: SocketAddr,
     ) -> Self {
-        Self { pool, key, sender, address }
+        Self {
+            pool,
+            key,
+            sender,
+            address,
+        }
     }
 
     /// The response has ended and the request had been sent whole.

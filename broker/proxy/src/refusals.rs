@@ -29,7 +29,11 @@ pub(crate) struct Refusals {
 
 impl Refusals {
     pub(crate) const fn new(sandbox: SandboxId, window: Duration) -> Self {
-        Self { sandbox, window, tallies: Mutex::new(BTreeMap::new()) }
+        Self {
+            sandbox,
+            window,
+            tallies: Mutex::new(BTreeMap::new()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, &'static str), Tally>> {
@@ -48,7 +52,14 @@ impl Refusals {
         let Some(tally) = tallies.get_mut(&(kind, code)) else {
             let sample = sample();
             let event = self.event(kind, code, 1, &sample);
-            tallies.insert((kind, code), Tally { pending: 0, recorded_at: now, sample });
+            tallies.insert(
+                (kind, code),
+                Tally {
+                    pending: 0,
+                    recorded_at: now,
+                    sample,
+                },
+            );
             return Some(event);
         };
         tally.pending = tally.pending.saturating_add(1);
@@ -96,9 +107,12 @@ mod tests {
             let now = Duration::from_millis(millis);
             recorded.extend(refusals.note("http_reject", "te", now, || Value::Null));
         }
-        recorded.extend(refusals.due(Duration::from_millis(25_000), false));
-        assert_eq!(recorded.iter().map(count).collect::<Vec<_>>(), [1, 10_000, 10_000]);
-        let last = refusals.due(Duration::from_millis(25_000), true);
+        recorded.extend(refusals.due(Duration::from_secs(25), false));
+        assert_eq!(
+            recorded.iter().map(count).collect::<Vec<_>>(),
+            [1, 10_000, 10_000]
+        );
+        let last = refusals.due(Duration::from_secs(25), true);
         assert_eq!(last.iter().map(count).collect::<Vec<_>>(), [4_999]);
         assert!(refusals.due(Duration::from_hours(1), true).is_empty());
     }

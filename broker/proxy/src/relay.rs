@@ -43,8 +43,20 @@ pub(crate) fn relay(
         };
         let (from_client, to_client) = split(client);
         let (from_upstream, to_upstream) = split(upstream);
-        let up = copy(from_client, to_upstream, &progress.request_bytes, progress.request_limit(), &progress);
-        let down = copy(from_upstream, to_client, &progress.response_bytes, response_limit, &progress);
+        let up = copy(
+            from_client,
+            to_upstream,
+            &progress.request_bytes,
+            progress.request_limit(),
+            &progress,
+        );
+        let down = copy(
+            from_upstream,
+            to_client,
+            &progress.response_bytes,
+            response_limit,
+            &progress,
+        );
         let result = tokio::select! {
             result = async { tokio::try_join!(up, down) } => result.map(|_both| ()),
             () = still(&progress, limits.stream_stall) => Err("relay_stalled"),

@@ -48,7 +48,9 @@ pub(crate) async fn request(
     }
     let asked = Asked::new(id, parsed.facts.protocol, &parsed.head.method);
     let policy = shared.policy();
-    let situation = sandbox.memory.situation(parsed.facts.authority.host(), &*shared.clock);
+    let situation = sandbox
+        .memory
+        .situation(parsed.facts.authority.host(), &*shared.clock);
     let mut outcome = Outcome::open(
         &shared.ledger,
         &shared.clock,
@@ -94,20 +96,33 @@ async fn stages(
     let index = recorded.index();
     let failed = |failure| Stop::Failed { failure, index };
     let ruling = recorded.value().ruling();
-    let limit = ruling.limits.response_bytes.unwrap_or(shared.limits.body_bytes).min(shared.limits.body_bytes);
+    let limit = ruling
+        .limits
+        .response_bytes
+        .unwrap_or(shared.limits.body_bytes)
+        .min(shared.limits.body_bytes);
     if !sandbox.memory.taint(&ruling.add_taints) {
         return Err(failed(Failure::Taints));
     }
-    let armed = timeout(shared.limits.arm, arm(recorded, &shared.armoury, shared.clock.now()))
-        .await
-        .map_err(|_elapsed| failed(Failure::ArmTimeout))?
-        .map_err(|mut error| {
-            outcome.uses = std::mem::take(&mut error.uses);
-            failed(Failure::Arm(Box::new(error)))
-        })?;
+    let armed = timeout(
+        shared.limits.arm,
+        arm(recorded, &shared.armoury, shared.clock.now()),
+    )
+    .await
+    .map_err(|_elapsed| failed(Failure::ArmTimeout))?
+    .map_err(|mut error| {
+        outcome.uses = std::mem::take(&mut error.uses);
+        failed(Failure::Arm(Box::new(error)))
+    })?;
     outcome.uses = armed.uses().to_vec();
-    let Sent { response, method, upgrade, scrub } =
-        send(armed, wishes, shared, sandbox, outcome).await.map_err(failed)?;
+    let Sent {
+        response,
+        method,
+        upgrade,
+        scrub,
+    } = send(armed, wishes, shared, sandbox, outcome)
+        .await
+        .map_err(failed)?;
     if response.status() == http::StatusCode::NOT_FOUND {
         sandbox.memory.not_found(shared.clock.monotonic());
     }
@@ -118,13 +133,21 @@ async fn stages(
             .response(response, &method, &outcome.scrubbed)
             .map_err(|_unable| failed(Failure::Scrub))?,
     };
-    Ok(Scrubbed { response, limit, upgrade })
+    Ok(Scrubbed {
+        response,
+        limit,
+        upgrade,
+    })
 }
 
 /// Why there is no response from the origin.
 enum Stop {
     /// It was not allowed, and that is recorded.
-    Denied { denied: Box<Remembered>, ruling: Box<Ruling>, failure: Option<Failure> },
+    Denied {
+        denied: Box<Remembered>,
+        ruling: Box<Ruling>,
+        failure: Option<Failure>,
+    },
     /// It was allowed, and something failed.
     Failed { failure: Failure, index: LeafIndex },
     /// The decision is not in the ledger, so nothing was sent.
@@ -140,8 +163,12 @@ impl Stop {
         shared: &Shared,
     ) -> Response<ResponseBody> {
         let sandbox = &connection.sandbox;
-        let response = match self {
-            Self::Denied { denied, ruling, failure } => {
+        match self {
+            Self::Denied {
+                denied,
+                ruling,
+                failure,
+            } => {
                 sandbox.memory.denied(shared.clock.monotonic());
                 let index = denied.index;
                 sandbox.decisions.remember(*denied);
@@ -163,8 +190,7 @@ impl Stop {
                 outcome.void();
                 deny::fail(asked, &failure, None)
             }
-        };
-        response
+        }
     }
 }
 
@@ -196,7 +222,11 @@ async fn denied_as(denied: Denied<Parsed>, failure: Option<Failure>, shared: &Sh
         index,
     };
     debug_assert_ne!(ruling.verdict, Verdict::Allow, "a denial never says allow");
-    Stop::Denied { denied: Box::new(denied), ruling: Box::new(ruling), failure }
+    Stop::Denied {
+        denied: Box::new(denied),
+        ruling: Box::new(ruling),
+        failure,
+    }
 }
 
 /// Passes the response on; its outcome is known when its body, or the WebSocket behind it, has ended.
@@ -207,10 +237,16 @@ fn finish(
     connection: &Arc<Connection>,
     shared: &Arc<Shared>,
 ) -> Response<ResponseBody> {
-    let Scrubbed { response, limit, upgrade } = passed;
+    let Scrubbed {
+        response,
+        limit,
+        upgrade,
+    } = passed;
     match (upgrade, client) {
         (None, _) => deliver(response, outcome, limit),
-        (Some(upstream), Some(client)) => relay(response, client, upstream, outcome, connection, shared, limit),
+        (Some(upstream), Some(client)) => {
+            relay(response, client, upstream, outcome, connection, shared, limit)
+        }
         (Some(_), None) => {
             outcome.failed(http::StatusCode::BAD_GATEWAY, "upgrade");
             let mut refused = Response::new(crate::parse::body::empty());
@@ -244,4 +280,3 @@ fn claimed_authority(request: &Request<Incoming>) -> Option<String> {
     };
     Some(text.chars().take(300).collect())
 }
-

@@ -76,11 +76,23 @@ pub(crate) async fn send(
     outcome: &mut Outcome,
 ) -> Result<Sent, Failure> {
     let pool_key = armed.pool_key().map(str::to_owned);
-    let ArmedParts { head, body, facts, ruling, scrub, .. } = armed.into_parts();
+    let ArmedParts {
+        head,
+        body,
+        facts,
+        ruling,
+        scrub,
+        ..
+    } = armed.into_parts();
     let progress = Arc::clone(outcome.progress());
     progress.limit_request(ruling.limits.request_bytes);
     let limit = progress.request_limit();
-    if body.size_hint().lower().max(progress.request_bytes.load(Ordering::Relaxed)) > limit {
+    if body
+        .size_hint()
+        .lower()
+        .max(progress.request_bytes.load(Ordering::Relaxed))
+        > limit
+    {
         return Err(Failure::Body(BodyError::RequestLimit { limit }));
     }
     let mut head = upstream_head(head, &facts, wishes)?;
@@ -90,14 +102,22 @@ pub(crate) async fn send(
     let checked = timeout(shared.limits.resolve, sandbox.resolver.resolve(&facts.authority))
         .await
         .map_err(|_elapsed| Failure::ResolveTimeout)??;
-    let key = Key { authority: facts.authority.clone(), scheme: facts.scheme, credential: pool_key };
+    let key = Key {
+        authority: facts.authority.clone(),
+        scheme: facts.scheme,
+        credential: pool_key,
+    };
     let method = head.method.clone();
     let again = (body.is_end_stream() && !wishes.websocket && matches!(method, Method::GET | Method::HEAD))
         .then(|| head.clone());
 
     let mut request = Request::from_parts(head, body);
     let mut again = again.map(|head| Request::from_parts(head, body::empty()));
-    let mut pooled = if wishes.websocket { None } else { sandbox.pool.take(&key, checked.addresses()) };
+    let mut pooled = if wishes.websocket {
+        None
+    } else {
+        sandbox.pool.take(&key, checked.addresses())
+    };
     loop {
         let is_pooled = pooled.is_some();
         let connection = match pooled.take() {
@@ -110,7 +130,10 @@ pub(crate) async fn send(
             // A connection that the origin closed while it lay in the pool: nothing of the request was read by anyone,
             // or it may be repeated (RFC 9110, section 9.2.2). Once.
             Err((_, Some(unsent))) if is_pooled => request = *unsent,
-            Err((Failure::Upstream(error), None)) if is_pooled && (error.is_incomplete_message() || error.is_canceled() || error.is_closed()) => {
+            Err((Failure::Upstream(error), None))
+                if is_pooled
+                    && (error.is_incomplete_message() || error.is_canceled() || error.is_closed()) =>
+            {
                 match again.take() {
                     Some(repeat) => request = repeat,
                     None => return Err(broken(error, &progress)),
@@ -125,7 +148,10 @@ pub(crate) async fn send(
 /// When the client's body broke off, that is what went wrong, not the upstream.
 fn broken(error: hyper::Error, progress: &Progress) -> Failure {
     match progress.broken.get() {
-        Some((status, code)) => Failure::BodyCut { status: *status, code },
+        Some((status, code)) => Failure::BodyCut {
+            status: *status,
+            code,
+        },
         None => Failure::Upstream(error),
     }
 }
@@ -148,8 +174,10 @@ fn upstream_head(mut head: Parts, facts: &RequestFacts, wishes: Wishes) -> Resul
     }
     head.uri = Uri::from(PathAndQuery::try_from(text).map_err(|_invalid| Failure::UpstreamAnswer)?);
     if wishes.websocket {
-        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        head.headers
+            .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        head.headers
+            .insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
     Ok(head)
 }
@@ -166,7 +194,8 @@ fn canonicalise(head: &mut Parts, facts: &RequestFacts) -> Result<(), Failure> {
             head.headers.remove(name);
         }
     }
-    head.headers.insert(header::USER_AGENT, HeaderValue::from_static("wallgate"));
+    head.headers
+        .insert(header::USER_AGENT, HeaderValue::from_static("wallgate"));
     Ok(())
 }
 
@@ -178,10 +207,17 @@ async fn connect(
     shared: &Shared,
     sandbox: &Sandbox,
 ) -> Result<Connection, Failure> {
-    let offer = if websocket { AlpnOffer::Http1Only } else { AlpnOffer::Any };
-    let stream = timeout(shared.limits.dial, dial(checked, key.scheme, offer, &sandbox.upstream_tls))
-        .await
-        .map_err(|_elapsed| Failure::DialTimeout)??;
+    let offer = if websocket {
+        AlpnOffer::Http1Only
+    } else {
+        AlpnOffer::Any
+    };
+    let stream = timeout(
+        shared.limits.dial,
+        dial(checked, key.scheme, offer, &sandbox.upstream_tls),
+    )
+    .await
+    .map_err(|_elapsed| Failure::DialTimeout)??;
     let address = stream.peer();
     match stream.protocol() {
         HttpProtocol::Http1 => {
@@ -260,19 +296,27 @@ async fn exchange(
             if let Err(error) = sender.ready().await {
                 return Err((Failure::Upstream(error), Some(Box::new(request))));
             }
-            let response = watched(sender.try_send_request(request), shared.limits.response_head, progress)
-                .await
-                .map_err(|_stalled| (Failure::UpstreamTimeout, None))?
-                .map_err(failed)?;
+            let response = watched(
+                sender.try_send_request(request),
+                shared.limits.response_head,
+                progress,
+            )
+            .await
+            .map_err(|_stalled| (Failure::UpstreamTimeout, None))?
+            .map_err(failed)?;
             let lease = Lease::new(Arc::clone(&sandbox.pool), key.clone(), sender, address);
             Ok(response.map(|incoming| UpstreamBody::new(incoming, Held::Lease(lease), progress)))
         }
         Connection::Http2(mut sender, _, place) => {
             absolute(&mut request, facts).map_err(|failure| (failure, None))?;
-            let response = watched(sender.try_send_request(request), shared.limits.response_head, progress)
-                .await
-                .map_err(|_stalled| (Failure::UpstreamTimeout, None))?
-                .map_err(failed)?;
+            let response = watched(
+                sender.try_send_request(request),
+                shared.limits.response_head,
+                progress,
+            )
+            .await
+            .map_err(|_stalled| (Failure::UpstreamTimeout, None))?
+            .map_err(failed)?;
             Ok(response.map(|incoming| UpstreamBody::new(incoming, Held::Stream(place), progress)))
         }
     }
@@ -298,7 +342,9 @@ fn absolute(request: &mut Request<RequestBody>, facts: &RequestFacts) -> Result<
     *request.version_mut() = Version::HTTP_2;
     request.headers_mut().remove(header::HOST);
     if facts.protocol == wallgate_types::request::Protocol::Grpc {
-        request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
+        request
+            .headers_mut()
+            .insert(header::TE, HeaderValue::from_static("trailers"));
     }
     Ok(())
 }
@@ -306,7 +352,11 @@ fn absolute(request: &mut Request<RequestBody>, facts: &RequestFacts) -> Result<
 struct Stalled;
 
 /// Waits for `future` for as long as the request's body keeps moving, and `patience` after that.
-async fn watched<F: Future>(future: F, patience: Duration, progress: &Progress) -> Result<F::Output, Stalled> {
+async fn watched<F: Future>(
+    future: F,
+    patience: Duration,
+    progress: &Progress,
+) -> Result<F::Output, Stalled> {
     let mut future = std::pin::pin!(future);
     let mut seen = progress.beats.load(Ordering::Relaxed);
     loop {
@@ -336,7 +386,12 @@ fn finish(
         if !wishes.websocket || !websocket {
             return Err(Failure::UpstreamAnswer);
         }
-        Some(response.extensions_mut().remove::<OnUpgrade>().ok_or(Failure::UpstreamAnswer)?)
+        Some(
+            response
+                .extensions_mut()
+                .remove::<OnUpgrade>()
+                .ok_or(Failure::UpstreamAnswer)?,
+        )
     } else {
         None
     };
@@ -347,10 +402,19 @@ fn finish(
     response.extensions_mut().clear();
     strip(response.headers_mut());
     if upgrade.is_some() {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        response
+            .headers_mut()
+            .insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
-    Ok(Sent { response, method, scrub, upgrade })
+    Ok(Sent {
+        response,
+        method,
+        scrub,
+        upgrade,
+    })
 }
 
 fn strip(headers: &mut HeaderMap) {
@@ -394,7 +458,11 @@ impl std::fmt::Debug for UpstreamBody {
 
 impl UpstreamBody {
     fn new(incoming: Incoming, held: Held, progress: &Arc<Progress>) -> Self {
-        let mut body = Self { incoming, held, progress: Arc::clone(progress) };
+        let mut body = Self {
+            incoming,
+            held,
+            progress: Arc::clone(progress),
+        };
         if body.incoming.is_end_stream() {
             body.ended();
         }
@@ -420,7 +488,10 @@ impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         match ready!(Pin::new(&mut this.incoming).poll_frame(cx)) {
             None => {

@@ -124,26 +124,46 @@ struct Wire {
 
 impl fmt::Debug for Sandbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sandbox").field("id", &self.facts.id).finish_non_exhaustive()
+        f.debug_struct("Sandbox")
+            .field("id", &self.facts.id)
+            .finish_non_exhaustive()
     }
 }
 
 impl Sandbox {
     /// A sandbox that has just been attached.
     pub(crate) fn new(parts: SandboxParts, shared: &Arc<Shared>) -> Self {
-        let SandboxParts { facts, mark, names, minter, upstream_tls, resolver } = parts;
+        let SandboxParts {
+            facts,
+            mark,
+            names,
+            minter,
+            upstream_tls,
+            resolver,
+        } = parts;
         let limits = &shared.limits;
         let memory = Arc::new(Memory::new(limits));
         let decider = NameDecider::new(Arc::clone(shared), Arc::clone(&memory), Arc::clone(&facts));
         Self {
             refusals: Refusals::new(facts.id.clone(), limits.refusal_window),
-            decisions: Decisions { kept: Mutex::default(), limit: limits.remembered_decisions },
+            decisions: Decisions {
+                kept: Mutex::default(),
+                limit: limits.remembered_decisions,
+            },
             pool: Arc::new(Pool::new(limits, Arc::clone(&shared.clock))),
             connections: Arc::new(Semaphore::new(limits.connections_per_sandbox)),
             tasks: TaskTracker::new(),
-            wire: Mutex::new(Wire { cut: CancellationToken::new(), quarantined: false }),
+            wire: Mutex::new(Wire {
+                cut: CancellationToken::new(),
+                quarantined: false,
+            }),
             tls: SandboxTls::new(minter, Arc::new(decider.clone())),
-            dns: Arc::new(DnsServer::new(Arc::clone(&facts), Arc::clone(&names), Arc::clone(&shared.clock), decider)),
+            dns: Arc::new(DnsServer::new(
+                Arc::clone(&facts),
+                Arc::clone(&names),
+                Arc::clone(&shared.clock),
+                decider,
+            )),
             memory,
             facts,
             mark,
@@ -174,7 +194,10 @@ impl Sandbox {
 
     /// Lets new connections in again. Those that were severed stay so.
     pub fn release(&self) {
-        *self.wire() = Wire { cut: CancellationToken::new(), quarantined: false };
+        *self.wire() = Wire {
+            cut: CancellationToken::new(),
+            quarantined: false,
+        };
     }
 
     /// Runs something that ends, at the latest, with this sandbox's lifeline.
@@ -191,7 +214,10 @@ impl Sandbox {
 
     /// The same, for hyper.
     pub(crate) fn executor(&self) -> Executor {
-        Executor { tasks: self.tasks.clone(), cut: self.lifeline() }
+        Executor {
+            tasks: self.tasks.clone(),
+            cut: self.lifeline(),
+        }
     }
 
     pub(crate) fn sample(pairs: &[(&str, Option<String>)]) -> Value {

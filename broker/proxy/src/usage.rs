@@ -32,7 +32,12 @@ struct Window {
 
 impl Window {
     const fn new(span: Duration) -> Self {
-        Self { span, buckets: [0; BUCKETS], tick: 0, sum: 0 }
+        Self {
+            span,
+            buckets: [0; BUCKETS],
+            tick: 0,
+            sum: 0,
+        }
     }
 
     fn slot(&mut self, tick: u128) -> Option<&mut u64> {
@@ -125,7 +130,11 @@ impl Names {
             // A look over all names each time would cost more than it tells: once in a while is exact enough.
             self.forget(minute);
         }
-        let recent = self.last.values().filter(|last| minute.saturating_sub(**last) < 60).count();
+        let recent = self
+            .last
+            .values()
+            .filter(|last| minute.saturating_sub(**last) < 60)
+            .count();
         u64::try_from(recent).unwrap_or(u64::MAX)
     }
 }
@@ -160,7 +169,11 @@ impl Memory {
                 denied: Counter::new(),
                 bytes_out: Counter::new(),
                 not_found: Counter::new(),
-                names: Names { hasher: RandomState::new(), last: HashMap::new(), limit: limits.distinct_names },
+                names: Names {
+                    hasher: RandomState::new(),
+                    last: HashMap::new(),
+                    limit: limits.distinct_names,
+                },
                 names_read: (u64::MAX, 0),
                 taints: Vec::new(),
                 internal: Window::new(Duration::from_secs(1)),
@@ -287,13 +300,16 @@ mod tests {
         let clock = ManualClock::at(0);
         let memory = Memory::new(&Limits::default());
         for name in ["a.test", "b.test", "a.test"] {
-            let _ = memory.situation(&host(name), &clock);
+            drop(memory.situation(&host(name), &clock));
         }
         memory.denied(clock.monotonic());
         memory.sent(clock.monotonic(), 100);
         clock.advance(Duration::from_mins(2));
         let situation = memory.situation(&host("a.test"), &clock);
-        assert_eq!(situation.usage.requests, BTreeMap::from([("1m".into(), 1), ("1h".into(), 4)]));
+        assert_eq!(
+            situation.usage.requests,
+            BTreeMap::from([("1m".into(), 1), ("1h".into(), 4)])
+        );
         assert_eq!(situation.usage.denied.get("1h"), Some(&1));
         assert_eq!(situation.usage.denied.get("1m"), Some(&0));
         assert_eq!(situation.usage.bytes_out.get("1h"), Some(&100));
@@ -305,7 +321,10 @@ mod tests {
 
     #[test]
     fn taints_stay_and_are_bounded() {
-        let limits = Limits { taints: 2, ..Limits::default() };
+        let limits = Limits {
+            taints: 2,
+            ..Limits::default()
+        };
         let memory = Memory::new(&limits);
         assert!(memory.taint(&["a".into(), "b".into(), "a".into()]));
         assert!(!memory.taint(&["c".into()]));
@@ -315,9 +334,12 @@ mod tests {
     #[test]
     fn names_are_bounded() {
         let clock = ManualClock::at(0);
-        let memory = Memory::new(&Limits { distinct_names: 10, ..Limits::default() });
+        let memory = Memory::new(&Limits {
+            distinct_names: 10,
+            ..Limits::default()
+        });
         for n in 0..100 {
-            let _ = memory.situation(&host(&format!("n{n}.test")), &clock);
+            drop(memory.situation(&host(&format!("n{n}.test")), &clock));
         }
         clock.advance(Duration::from_secs(2));
         let situation = memory.situation(&host("x.test"), &clock);
@@ -326,7 +348,10 @@ mod tests {
 
     #[test]
     fn asks_have_a_rate() {
-        let memory = Memory::new(&Limits { asks_per_hour: 2, ..Limits::default() });
+        let memory = Memory::new(&Limits {
+            asks_per_hour: 2,
+            ..Limits::default()
+        });
         let now = Duration::from_secs(5);
         assert!(memory.may_ask(now) && memory.may_ask(now) && !memory.may_ask(now));
         assert!(memory.may_ask(now + Duration::from_hours(1)));

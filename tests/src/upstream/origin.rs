@@ -14,6 +14,7 @@
 //! | `/hold` | answers once [`Events::release`] was called |
 //! | `/status/N` | the status N |
 //! | `/redirect?to=…` | 302 to there |
+//! | `/early` | `hello from the origin`, without reading the body |
 //! | anything else | `hello from HOST` |
 
 use std::convert::Infallible;
@@ -39,6 +40,10 @@ use tokio::sync::{Notify, broadcast};
 
 use super::serve::{Answer, Answering, Arrived, Service, answer_text, body_of};
 use crate::pattern;
+use crate::process::wait_until;
+use crate::wallgate::PATIENCE;
+
+const HELLO: &str = "hello from the origin\n";
 
 /// How many events may wait for a slow reader.
 const EVENTS: usize = 64;
@@ -51,12 +56,16 @@ pub struct Events {
 }
 
 impl Events {
-    /// Sends one event to every client that reads `/events`.
+    /// Sends one event to every client that reads `/events`, and waits until there is one.
     ///
     /// # Errors
     ///
-    /// When nobody reads.
+    /// When nobody reads in time.
     pub fn emit(&self, data: &str) -> Result<()> {
+        // A request is in the journal a moment before its answer is subscribed to the events.
+        wait_until("a reader of the events", PATIENCE, || {
+            (self.sender.receiver_count() > 0).then_some(())
+        })?;
         self.sender
             .send(data.to_owned())
             .map(drop)
@@ -145,7 +154,11 @@ async fn answer(request: Arrived, events: Events) -> Result<Answer> {
             answer.headers_mut().insert(LOCATION, HeaderValue::from_str(to)?);
             Ok(answer)
         }
-        _ => Ok(answer_text(StatusCode::OK, "hello from the origin\n")),
+        ("early", _) => Ok(answer_text(StatusCode::OK, HELLO)),
+        _ => {
+            request.into_body().drain().await?;
+            Ok(answer_text(StatusCode::OK, HELLO))
+        }
     }
 }
 

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::HeaderValue;
+use hyper::header::{CONTENT_LENGTH, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
 use sha2::{Digest as _, Sha256};
@@ -138,12 +138,14 @@ impl<S: Service> Connection<S> {
             journal: self.journal.clone(),
             hash: Sha256::new(),
         });
-        Ok(self.service.answer(request).await.unwrap_or_else(|error| {
+        let head_only = request.method() == Method::HEAD;
+        let answer = self.service.answer(request).await.unwrap_or_else(|error| {
             answer_text(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!("the test's server failed: {error:#}\n"),
             )
-        }))
+        });
+        Ok(if head_only { without_body(answer) } else { answer })
     }
 
     fn received(&self, request: &Request<Incoming>) -> Received {
@@ -178,6 +180,17 @@ impl<S: Service> Connection<S> {
             ..Received::default()
         }
     }
+}
+
+/// The answer to HEAD: what GET would get, less the body. hyper leaves that to the service over HTTP/2.
+fn without_body(mut answer: Answer) -> Answer {
+    if let Some(length) = answer.body().size_hint().exact() {
+        answer
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    *answer.body_mut() = body_of(Bytes::new());
+    answer
 }
 
 /// A request's body, noted in the journal as it is read.

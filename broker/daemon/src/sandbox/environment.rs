@@ -100,7 +100,7 @@ mod tests {
             ("GITHUB_TOKEN", "canary"),
             ("LD_PRELOAD", "/tmp/x.so"),
             ("https_proxy", "http://proxy.test"),
-            ("HOME", "/home/alice"),
+            ("HOME", "/somewhere/else"),
         ];
         let ours = ours.into_iter().map(|(name, value)| (name.into(), value.into()));
         let wanted = BTreeMap::from([("MODE".to_owned(), "test".into())]);

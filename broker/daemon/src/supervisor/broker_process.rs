@@ -44,6 +44,8 @@ pub(super) struct BrokerProcess {
     process: OwnedFd,
     reader: Option<JoinHandle<()>>,
     drain: Duration,
+    /// Whether its end has been told.
+    gone: bool,
 }
 
 impl BrokerProcess {
@@ -100,6 +102,7 @@ impl BrokerProcess {
             process,
             reader: Some(reader),
             drain,
+            gone: false,
         })
     }
 
@@ -142,10 +145,17 @@ impl BrokerProcess {
         }
     }
 
+    /// Whether it is known to be gone.
+    pub(super) const fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// What it says next, unasked. Cancel-safe.
     pub(super) async fn event(&mut self) -> Event {
-        let gone = || Event::Gone("its channel closed".to_owned());
-        self.events.recv().await.unwrap_or_else(gone)
+        let closed = || Event::Gone("its channel closed".to_owned());
+        let event = self.events.recv().await.unwrap_or_else(closed);
+        self.gone = matches!(event, Event::Gone(_));
+        event
     }
 
     async fn next(&mut self, deadline: Duration) -> Result<ToSupervisor, Failure> {

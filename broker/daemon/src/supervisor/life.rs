@@ -197,6 +197,9 @@ fn in_terminal_foreground() -> bool {
 /// Takes the sandbox from the broker and has it close the ledger. What goes wrong here is told, but changes nothing
 /// about the command's exit code.
 async fn close(mut broker: BrokerProcess, id: SandboxId, counters: Vec<CounterRow>, quiet: bool) {
+    if broker.is_gone() {
+        return;
+    }
     let summary = match broker.detach(id.clone(), counters).await {
         Ok(summary) => summary,
         Err(failure) => {

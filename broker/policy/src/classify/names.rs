@@ -8,7 +8,7 @@ const MAX_WORD_BYTES: usize = 64;
 const MAX_NPM_BYTES: usize = 214;
 /// The longest PyPI project name.
 const MAX_PROJECT_BYTES: usize = 100;
-/// crates.io's bound, which cargo's own index paths never need to exceed.
+/// The public registry's bound, which cargo's own index paths never need to exceed.
 const MAX_CRATE_BYTES: usize = 64;
 
 /// `name` or `@scope/name`: URL-safe, not hidden, not npm's own namespace `-`. Old names may have capitals.

@@ -503,7 +503,12 @@ async fn what_was_injected_before_is_scrubbed_later_too() {
     let echoed = Full::new(Bytes::from(format!("log: Bearer {TOKEN}")));
     let response = Response::new(echoed.map_err(|never| match never {}).boxed_unsync());
     let count = Arc::new(AtomicU64::new(0));
-    let masked = injected.scrub.unwrap().response(response, &Method::GET, &count).unwrap().into_body();
+    let masked = injected
+        .scrub
+        .unwrap()
+        .response(response, &Method::GET, &count)
+        .unwrap()
+        .into_body();
     let text = masked.collect().await.unwrap().to_bytes();
     assert_eq!(text, format!("log: Bearer {}", "*".repeat(TOKEN.len())));
 }

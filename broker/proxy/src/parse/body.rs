@@ -1,8 +1,8 @@
 //! A request's body on its way through: counted, bounded, never collected unless policy asks.
 
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -77,7 +77,10 @@ impl Inbound {
             progress.request_complete.store(true, Ordering::Release);
             return empty();
         }
-        UnsyncBody::new(Self { incoming, progress: Arc::clone(progress) })
+        UnsyncBody::new(Self {
+            incoming,
+            progress: Arc::clone(progress),
+        })
     }
 }
 
@@ -100,7 +103,10 @@ impl Body for Inbound {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.incoming).poll_frame(cx));
         this.progress.beat();
@@ -120,7 +126,10 @@ impl Body for Inbound {
                 return this.broken(StatusCode::PAYLOAD_TOO_LARGE, BodyError::RequestLimit { limit });
             }
         }
-        if frame.trailers_ref().is_some_and(|trailers| !are_allowed(trailers)) {
+        if frame
+            .trailers_ref()
+            .is_some_and(|trailers| !are_allowed(trailers))
+        {
             return this.broken(StatusCode::BAD_REQUEST, BodyError::Trailer);
         }
         if this.incoming.is_end_stream() {
@@ -168,7 +177,10 @@ pub(crate) async fn collect(mut body: RequestBody, limit: u64) -> Result<(Bytes,
         }
     }
     let bytes = bytes.freeze();
-    let whole = Whole { bytes: Some(bytes.clone()).filter(|b| !b.is_empty()), trailers };
+    let whole = Whole {
+        bytes: Some(bytes.clone()).filter(|b| !b.is_empty()),
+        trailers,
+    };
     Ok((bytes, UnsyncBody::new(whole)))
 }
 
@@ -182,7 +194,10 @@ impl Body for Whole {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         if let Some(bytes) = this.bytes.take() {
             return Poll::Ready(Some(Ok(Frame::data(bytes))));

@@ -38,12 +38,13 @@ pub(crate) struct Origin {
 }
 
 /// Headers that speak of one connection only (RFC 9110, section 7.6.1), and those that would say who came before us.
-const DROPPED: [HeaderName; 12] = [
+const DROPPED: [HeaderName; 13] = [
     header::CONNECTION,
     header::EXPECT,
     header::FORWARDED,
     header::HOST,
     header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
@@ -111,7 +112,9 @@ pub(crate) fn parse(
     };
     let path = path::canonical(head.uri.path(), slash, limits)?;
     let raw_query = head.uri.query().map(str::to_owned);
-    let query = raw_query.as_deref().map_or_else(|| Ok(Vec::new()), |raw| query(raw, limits))?;
+    let query = raw_query
+        .as_deref()
+        .map_or_else(|| Ok(Vec::new()), |raw| query(raw, limits))?;
     head.uri = origin_form(&path.path, raw_query.as_deref())?;
 
     let wishes = wishes(&head.headers)?;
@@ -136,7 +139,12 @@ pub(crate) fn parse(
         raw_query,
         query,
         headers: visible(&head.headers)?,
-        body: BodyFacts { size, media_type, json: None, text: None },
+        body: BodyFacts {
+            size,
+            media_type,
+            json: None,
+            text: None,
+        },
         destination: DestinationFacts {
             service: service.map(|service| service.name.clone()),
             class: None,
@@ -146,7 +154,13 @@ pub(crate) fn parse(
         original_dst: Some(origin.original_dst),
         sni: origin.sni.clone(),
     };
-    Ok(Parsed { facts, head, body: Inbound::boxed(incoming, &progress), progress, wishes })
+    Ok(Parsed {
+        facts,
+        head,
+        body: Inbound::boxed(incoming, &progress),
+        progress,
+        wishes,
+    })
 }
 
 /// Whom the request is for: one value, however often it is said (P3).
@@ -162,8 +176,16 @@ fn authority(head: &Parts, origin: &Origin, h2: bool) -> Result<Authority, Refus
         (Some(host), None) => Some(parse(host.to_str().map_err(|_not_ascii| Refusal::Host)?)?),
         (Some(_), Some(_)) => return Err(Refusal::Host),
     };
-    let in_uri = head.uri.authority().map(|authority| parse(authority.as_str())).transpose()?;
-    if head.uri.scheme_str().is_some_and(|scheme| scheme != origin.scheme.as_str()) {
+    let in_uri = head
+        .uri
+        .authority()
+        .map(|authority| parse(authority.as_str()))
+        .transpose()?;
+    if head
+        .uri
+        .scheme_str()
+        .is_some_and(|scheme| scheme != origin.scheme.as_str())
+    {
         return Err(Refusal::Target);
     }
     let authority = match (in_uri, host) {
@@ -173,7 +195,10 @@ fn authority(head: &Parts, origin: &Origin, h2: bool) -> Result<Authority, Refus
         (None, Some(host)) if !h2 => host,
         (_, None) | (None, Some(_)) => return Err(Refusal::Host),
     };
-    let named = origin.required.as_ref().is_none_or(|required| required == authority.host());
+    let named = origin
+        .required
+        .as_ref()
+        .is_none_or(|required| required == authority.host());
     if !named || authority.port() != origin.original_dst.0.port() {
         return Err(Refusal::Misdirected);
     }
@@ -185,7 +210,9 @@ fn check_h2_fields(headers: &HeaderMap) -> Result<(), Refusal> {
     let misplaced = [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE]
         .iter()
         .any(|name| headers.contains_key(name))
-        || ["proxy-connection", "keep-alive", "http2-settings"].iter().any(|name| headers.contains_key(*name))
+        || ["proxy-connection", "keep-alive", "http2-settings"]
+            .iter()
+            .any(|name| headers.contains_key(*name))
         || headers.get_all(header::TE).iter().any(|te| te != "trailers");
     if misplaced {
         return Err(Refusal::H2Field);
@@ -260,7 +287,9 @@ fn form_decoded(text: &str) -> String {
         return text.to_owned();
     }
     let spaced = text.replace('+', " ");
-    percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+    percent_encoding::percent_decode_str(&spaced)
+        .decode_utf8_lossy()
+        .into_owned()
 }
 
 fn origin_form(path: &str, query: Option<&str>) -> Result<Uri, Refusal> {
@@ -268,7 +297,9 @@ fn origin_form(path: &str, query: Option<&str>) -> Result<Uri, Refusal> {
         None => path.to_owned(),
         Some(query) => format!("{path}?{query}"),
     };
-    PathAndQuery::try_from(text).map(Uri::from).map_err(|_invalid| Refusal::Target)
+    PathAndQuery::try_from(text)
+        .map(Uri::from)
+        .map_err(|_invalid| Refusal::Target)
 }
 
 fn wishes(headers: &HeaderMap) -> Result<Wishes, Refusal> {
@@ -282,14 +313,28 @@ fn wishes(headers: &HeaderMap) -> Result<Wishes, Refusal> {
         .get(header::UPGRADE)
         .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"));
     let trailers = headers.get_all(header::TE).iter().any(|te| {
-        te.to_str().is_ok_and(|te| te.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("trailers")))
+        te.to_str().is_ok_and(|te| {
+            te.split(',')
+                .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+        })
     });
-    Ok(Wishes { expects_continue, trailers, websocket })
+    Ok(Wishes {
+        expects_continue,
+        trailers,
+        websocket,
+    })
 }
 
 fn media_type(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
-    Some(value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+    Some(
+        value
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase(),
+    )
 }
 
 /// Removes what ends at this hop: before policy looks and before anything is injected, so that a `Connection` header

@@ -38,7 +38,14 @@ impl Chunked {
             Self::Data(left) => {
                 let take = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                 let left = left.saturating_sub(u64::try_from(take).unwrap_or(u64::MAX));
-                Ok((take, if left == 0 { Self::DataEnd } else { Self::Data(left) }))
+                Ok((
+                    take,
+                    if left == 0 {
+                        Self::DataEnd
+                    } else {
+                        Self::Data(left)
+                    },
+                ))
             }
             Self::DataEnd => match bytes {
                 [] | [b'\r'] => Ok((0, self)),
@@ -74,7 +81,11 @@ fn size(bytes: &[u8]) -> Result<(usize, Chunked), Refusal> {
 fn trailer(bytes: &[u8], passed: usize, limits: &Limits) -> Result<(usize, Chunked), Refusal> {
     let Some(end) = memchr::memchr2(b'\r', b'\n', bytes) else {
         let too_long = passed.saturating_add(bytes.len()) > limits.trailer_bytes;
-        return if too_long { Err(Refusal::Trailer) } else { Ok((0, Chunked::Trailers(passed))) };
+        return if too_long {
+            Err(Refusal::Trailer)
+        } else {
+            Ok((0, Chunked::Trailers(passed)))
+        };
     };
     let (line, rest) = bytes.split_at_checked(end).unwrap_or_default();
     match rest {
@@ -101,18 +112,52 @@ fn trailer(bytes: &[u8], passed: usize, limits: &Limits) -> Result<(usize, Chunk
 /// modifiers, and what describes the content.
 pub(crate) fn is_forbidden_trailer(name: &[u8]) -> bool {
     const EXACT: [&str; 27] = [
-        "age", "authorization", "cache-control", "connection", "cookie", "date", "expect", "expires", "forwarded", "host",
-        "keep-alive", "location", "max-forwards", "method", "pragma", "proxy-connection", "range", "referer", "retry-after",
-        "set-cookie", "te", "trailer", "transfer-encoding", "transfer_encoding", "upgrade", "vary", "warning",
+        "age",
+        "authorization",
+        "cache-control",
+        "connection",
+        "cookie",
+        "date",
+        "expect",
+        "expires",
+        "forwarded",
+        "host",
+        "keep-alive",
+        "location",
+        "max-forwards",
+        "method",
+        "pragma",
+        "proxy-connection",
+        "range",
+        "referer",
+        "retry-after",
+        "set-cookie",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "transfer_encoding",
+        "upgrade",
+        "vary",
+        "warning",
     ];
     const PREFIX: [&str; 8] = [
-        "content-", "content_", "if-", "proxy-", "x-forwarded", "x-http-method", "x-method", "www-authenticate",
+        "content-",
+        "content_",
+        "if-",
+        "proxy-",
+        "x-forwarded",
+        "x-http-method",
+        "x-method",
+        "www-authenticate",
     ];
     let starts = |prefix: &&str| {
         name.get(..prefix.len())
             .is_some_and(|start| start.eq_ignore_ascii_case(prefix.as_bytes()))
     };
-    EXACT.iter().any(|exact| name.eq_ignore_ascii_case(exact.as_bytes())) || PREFIX.iter().any(starts)
+    EXACT
+        .iter()
+        .any(|exact| name.eq_ignore_ascii_case(exact.as_bytes()))
+        || PREFIX.iter().any(starts)
 }
 
 #[cfg(test)]
@@ -146,7 +191,11 @@ mod tests {
         ] {
             for step in 1..=text.len() {
                 let with_next = format!("{text}GET / HTTP/1.1\r\n");
-                assert_eq!(run(with_next.as_bytes(), step), Ok((text.len(), Chunked::Done)), "{text:?} by {step}");
+                assert_eq!(
+                    run(with_next.as_bytes(), step),
+                    Ok((text.len(), Chunked::Done)),
+                    "{text:?} by {step}"
+                );
             }
         }
     }
@@ -184,7 +233,11 @@ mod tests {
         ];
         for (text, refusal) in rows {
             for step in [1, 2, text.len()] {
-                assert_eq!(run(text.as_bytes(), step).err(), Some(refusal), "{text:?} by {step}");
+                assert_eq!(
+                    run(text.as_bytes(), step).err(),
+                    Some(refusal),
+                    "{text:?} by {step}"
+                );
             }
         }
     }

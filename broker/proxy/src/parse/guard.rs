@@ -75,9 +75,13 @@ enum State {
     Length(u64),
     Chunked(Chunked),
     /// The message has passed; its response is being made.
-    Answering { websocket: bool },
+    Answering {
+        websocket: bool,
+    },
     /// The next head is awaited; its first so many bytes are known to hold no end.
-    Head { scanned: usize },
+    Head {
+        scanned: usize,
+    },
     /// Upgraded: bytes are bytes.
     Raw,
     /// Refused, or ended.
@@ -194,7 +198,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
     }
 
     fn advance_head(&mut self, scanned: usize) -> bool {
-        if self.buffer.first().is_some_and(|first| !first.is_ascii_uppercase()) {
+        if self
+            .buffer
+            .first()
+            .is_some_and(|first| !first.is_ascii_uppercase())
+        {
             self.refuse(not_a_head(&self.buffer));
             return true;
         }
@@ -229,7 +237,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
                 self.flow.busy.store(true, Ordering::Release);
                 self.valid = end;
                 self.state = match head.framing {
-                    Framing::None => State::Answering { websocket: head.websocket },
+                    Framing::None => State::Answering {
+                        websocket: head.websocket,
+                    },
                     Framing::Length(bytes) => State::Length(bytes),
                     Framing::Chunked => State::Chunked(Chunked::Size),
                 };
@@ -281,7 +291,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
         } else {
             State::Head { scanned: 0 }
         };
-        let wait = if self.buffer.is_empty() { self.limits.idle } else { self.limits.head };
+        let wait = if self.buffer.is_empty() {
+            self.limits.idle
+        } else {
+            self.limits.head
+        };
         self.read_deadline = Instant::now() + wait;
         Poll::Ready(Ok(()))
     }
@@ -385,7 +399,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Guard<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
     /// Reads at most `left` bytes straight into the caller's buffer.
-    fn poll_direct(&mut self, cx: &mut Context<'_>, into: &mut ReadBuf<'_>, left: u64) -> Poll<io::Result<usize>> {
+    fn poll_direct(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+        left: u64,
+    ) -> Poll<io::Result<usize>> {
         let room = usize::try_from(left).unwrap_or(usize::MAX).min(into.remaining());
         let mut limited = ReadBuf::new(into.initialize_unfilled_to(room));
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut limited))?;
@@ -400,10 +419,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Guard<S> {
             State::Length(left) => self.passed_length(left, read),
             State::Chunked(Chunked::Data(left)) => {
                 let left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
-                self.state = State::Chunked(if left == 0 { Chunked::DataEnd } else { Chunked::Data(left) });
+                self.state = State::Chunked(if left == 0 {
+                    Chunked::DataEnd
+                } else {
+                    Chunked::Data(left)
+                });
                 self.read_deadline = Instant::now() + self.limits.client_stall;
             }
-            State::Raw | State::Chunked(_) | State::Head { .. } | State::Answering { .. } | State::Closed => {}
+            State::Raw | State::Chunked(_) | State::Head { .. } | State::Answering { .. } | State::Closed => {
+            }
         }
         Poll::Ready(Ok(read))
     }

@@ -38,6 +38,10 @@ const MAX_LENGTH_DIGITS: usize = 18;
 const MAX_METHOD_BYTES: usize = 32;
 
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says of one field whether it was there"
+)]
 struct Seen {
     length: Option<u64>,
     chunked: bool,
@@ -97,16 +101,25 @@ fn request_line<'a>(line: &'a [u8], limits: &Limits) -> Result<(&'a [u8], bool),
         return Err(Refusal::HeaderLimit);
     }
     let mut words = line.split(|b| *b == b' ');
-    let (method, target, version) = match (words.next(), words.next(), words.next(), words.next()) {
-        (Some(method), Some(target), Some(version), None) => (method, target, version),
-        _ => return Err(if line.contains(&0) { Refusal::Ctl } else { Refusal::Target }),
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(if line.contains(&0) {
+            Refusal::Ctl
+        } else {
+            Refusal::Target
+        });
     };
     if line.starts_with(b"PRI * ") || line.starts_with(b"PROXY ") {
         return Err(Refusal::NotHttp);
     }
     check_method(method)?;
     if let Some(bad) = target.iter().find(|b| !(0x21..=0x7e).contains(*b)) {
-        return Err(if bad.is_ascii_control() { Refusal::Ctl } else { Refusal::Target });
+        return Err(if bad.is_ascii_control() {
+            Refusal::Ctl
+        } else {
+            Refusal::Target
+        });
     }
     let absolute = target.starts_with(b"http://") || target.starts_with(b"https://");
     if !(target.starts_with(b"/") || absolute) || target.contains(&b'#') {
@@ -143,10 +156,18 @@ pub(crate) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     }
     if name.is_empty() || !name.iter().all(|b| is_token(*b)) {
         let control = name.iter().any(u8::is_ascii_control);
-        return Err(if control { Refusal::Ctl } else { Refusal::HeaderName });
+        return Err(if control {
+            Refusal::Ctl
+        } else {
+            Refusal::HeaderName
+        });
     }
     if let Some(bad) = value.iter().find(|b| !matches!(b, b'\t' | 0x20..=0x7e)) {
-        return Err(if bad.is_ascii_control() { Refusal::Ctl } else { Refusal::HeaderValue });
+        return Err(if bad.is_ascii_control() {
+            Refusal::Ctl
+        } else {
+            Refusal::HeaderValue
+        });
     }
     Ok((name, value))
 }
@@ -156,7 +177,8 @@ impl Seen {
         // Only a handful of names matter here, and their lengths tell most others apart.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
-                if std::mem::replace(&mut self.host, true) || value.trim_ascii().is_empty() {
+                let twice = std::mem::replace(&mut self.host, true);
+                if twice || value.trim_ascii().is_empty() {
                     return Err(Refusal::Host);
                 }
             }
@@ -220,7 +242,10 @@ fn conclude(seen: &Seen, method: &[u8], http11: bool, limits: &Limits) -> Result
             return Err(Refusal::Upgrade);
         }
     }
-    Ok(Head { framing, websocket: seen.upgrade })
+    Ok(Head {
+        framing,
+        websocket: seen.upgrade,
+    })
 }
 
 /// Some origins read an underscore as a hyphen.
@@ -246,9 +271,9 @@ fn length(value: &[u8]) -> Result<u64, Refusal> {
     if !plain {
         return Err(Refusal::Cl);
     }
-    Ok(digits
-        .iter()
-        .fold(0_u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'))))
+    Ok(digits.iter().fold(0_u64, |sum, digit| {
+        sum.saturating_mul(10).saturating_add(u64::from(digit - b'0'))
+    }))
 }
 
 /// `tchar` (RFC 9110, section 5.6.2).
@@ -256,6 +281,19 @@ pub(crate) const fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
             byte,
-            b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
         )
 }

@@ -84,7 +84,9 @@ fn append_segment(piece: &str, path: &mut String) -> Result<String, Refusal> {
         decoded.push(value);
         if is_unreserved(value) || (!escaped && is_path_character(value)) {
             path.push(char::from(value));
-        } else if !escaped && !(0x21..=0x7e).contains(&value) || matches!((value, escaped), (b'\\' | b'#', false)) {
+        } else if !escaped && !(0x21..=0x7e).contains(&value)
+            || matches!((value, escaped), (b'\\' | b'#', false))
+        {
             return Err(Refusal::Path);
         } else {
             // Writing to a String cannot fail.
@@ -97,7 +99,10 @@ fn append_segment(piece: &str, path: &mut String) -> Result<String, Refusal> {
 /// Refuses a decoded segment that some origin would read as another path, at once or after decoding it again.
 fn check_segment(decoded: &str, slash: EscapedSlash) -> Result<(), Refusal> {
     let scoped = slash == EscapedSlash::InNpmScope && is_npm_scope(decoded);
-    if decoded.chars().any(|c| c.is_control() || c == '\\' || (c == '/' && !scoped)) {
+    if decoded
+        .chars()
+        .any(|c| c.is_control() || c == '\\' || (c == '/' && !scoped))
+    {
         return Err(Refusal::Path);
     }
     if is_dots(decoded.split(';').next().unwrap_or_default()) {
@@ -134,7 +139,9 @@ fn is_dots(text: &str) -> bool {
 fn is_npm_scope(decoded: &str) -> bool {
     let word = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
     };
     decoded
         .strip_prefix('@')
@@ -200,11 +207,56 @@ mod tests {
     #[test]
     fn refuses_what_two_parsers_could_read_differently() {
         for raw in [
-            "", "a", "*", "//", "//a", "/a//b", "/a//", "/.", "/..", "/a/../b", "/a/./b", "/a/..", "/%2e", "/%2E%2e/a",
-            "/.%2e/a", "/..;/admin", "/ok/..;x=1/admin", "/.;/a", "/%2e%2e;/a", "/..%3b/a", "/...", "/a%2fb", "/a%2Fb",
-            "/a%5cb", "/a\\b", "/a%00", "/a%0d%0ab", "/a%7f", "/a%c2%85", "/a#b", "/a b", "/a\tb", "/a\u{e9}", "/%c0%ae",
-            "/%c0%af", "/%e0%80%af", "/%ff", "/%", "/%2", "/%zz", "/%u002e", "/%252e%252e/a", "/%252e", "/a%252fb",
-            "/a%255cb", "/a%2500", "/%25252e%25252e", "/a%25252fb", "/%252e%252e%253b", "/@scope%2fname",
+            "",
+            "a",
+            "*",
+            "//",
+            "//a",
+            "/a//b",
+            "/a//",
+            "/.",
+            "/..",
+            "/a/../b",
+            "/a/./b",
+            "/a/..",
+            "/%2e",
+            "/%2E%2e/a",
+            "/.%2e/a",
+            "/..;/admin",
+            "/ok/..;x=1/admin",
+            "/.;/a",
+            "/%2e%2e;/a",
+            "/..%3b/a",
+            "/...",
+            "/a%2fb",
+            "/a%2Fb",
+            "/a%5cb",
+            "/a\\b",
+            "/a%00",
+            "/a%0d%0ab",
+            "/a%7f",
+            "/a%c2%85",
+            "/a#b",
+            "/a b",
+            "/a\tb",
+            "/a\u{e9}",
+            "/%c0%ae",
+            "/%c0%af",
+            "/%e0%80%af",
+            "/%ff",
+            "/%",
+            "/%2",
+            "/%zz",
+            "/%u002e",
+            "/%252e%252e/a",
+            "/%252e",
+            "/a%252fb",
+            "/a%255cb",
+            "/a%2500",
+            "/%25252e%25252e",
+            "/a%25252fb",
+            "/%252e%252e%253b",
+            "/@scope%2fname",
         ] {
             check(raw, None);
         }
@@ -216,7 +268,16 @@ mod tests {
         let scoped = npm("/@babel%2fcore").unwrap();
         assert_eq!(scoped.path, "/@babel%2Fcore");
         assert_eq!(scoped.segments, ["@babel/core"]);
-        for raw in ["/a%2fb", "/@a%2f..", "/@..%2fb", "/@a%2fb%2fc", "/@%2fb", "/@a%2f", "/@a%252fb", "/@a%5cb"] {
+        for raw in [
+            "/a%2fb",
+            "/@a%2f..",
+            "/@..%2fb",
+            "/@a%2fb%2fc",
+            "/@%2fb",
+            "/@a%2f",
+            "/@a%252fb",
+            "/@a%5cb",
+        ] {
             assert_eq!(npm(raw), Err(Refusal::Path), "{raw}");
         }
     }
@@ -262,7 +323,7 @@ mod tests {
 
         #[test]
         fn never_panics(raw in any::<String>()) {
-            let _ = canonical(&raw, EscapedSlash::InNpmScope, &Limits::default());
+            drop(canonical(&raw, EscapedSlash::InNpmScope, &Limits::default()));
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Stream {
     held: Bytes,
     /// How many bytes of it are gone already: covered by a form that began before, or released.
     released: usize,
+    /// How many bytes of it are covered by a form that began before.
+    covered: usize,
     found: u64,
 }
 
@@ -32,6 +34,7 @@ impl Stream {
             patterns,
             held: Bytes::new(),
             released: 0,
+            covered: 0,
             found: 0,
         }
     }
@@ -92,14 +95,15 @@ impl Stream {
             .into_iter()
             .filter(|(start, _)| *start < decided)
             .collect();
+        // One that overlaps what was covered before is the same place, wherever the pieces were cut.
+        let places = spans.iter().filter(|(start, _)| *start >= self.covered).count();
         self.found = self
             .found
-            .saturating_add(u64::try_from(spans.len()).unwrap_or(u64::MAX));
+            .saturating_add(u64::try_from(places).unwrap_or(u64::MAX));
+        let covered = spans.last().map_or(0, |(_, end)| *end).max(self.covered);
+        self.covered = covered.saturating_sub(decided);
         // What is covered can go at once, even where something else may begin in it.
-        let end = spans
-            .last()
-            .map_or(decided, |(_, end)| decided.max(*end))
-            .max(self.released);
+        let end = decided.max(covered).max(self.released);
         let gone = std::mem::replace(&mut self.released, end.saturating_sub(decided));
         self.held = bytes.slice(decided..);
         let bytes = bytes.slice(..end);

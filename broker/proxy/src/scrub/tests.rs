@@ -226,6 +226,19 @@ fn overlapping_secrets_are_both_masked_whole() {
     assert_eq!(scrubber.scrub_pieces(&drops).0, masked);
 }
 
+/// Found by fuzzing: a secret that overlaps itself was counted once for each cut through a run of it.
+#[test]
+fn a_place_is_counted_once_however_it_is_cut() {
+    let scrubber = scrubber(&["AAAAAAAAAAAA"]);
+    let text = [b'A'; 50];
+    let whole = scrubber.scrub_whole(&text);
+    assert_eq!(whole.1, 1);
+    for size in 1..50 {
+        let pieces: Vec<&[u8]> = text.chunks(size).collect();
+        assert_eq!(scrubber.scrub_pieces(&pieces), whole, "{size}");
+    }
+}
+
 #[test]
 fn a_mask_is_never_a_character_of_the_secret() {
     let (masked, _) = scrubber(&["********#"]).scrub_whole(b"x********#x");
