@@ -15,14 +15,14 @@ decision := first_refusal if {
 # One refusal is told: the one whose name comes first, so that the same request always gets the same answer.
 first_refusal := [refusal | some refusal in refusals; refusal.rule == first_rule][0]
 
-first_rule := min([refusal.rule | some refusal in refusals])
+first_rule := min({refusal.rule | some refusal in refusals})
 
 # A host that some rule speaks of, but not for this request, says so; a host that no rule speaks of is told to ask.
 unlisted := deny(
 	"host.method_or_path",
 	sprintf("No rule allows %s %s at %s; other requests to this host are allowed. Ask for access if the task needs it.", [input.request.method, input.request.path, input.request.host]),
 ) if {
-	count(host_rules) > 0
+	host_rules
 	input.request.protocol != "dns"
 } else := deny("default", "No rule allows this host. Ask for access with a reason, or quit if the task cannot be done without it.")
 

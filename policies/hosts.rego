@@ -12,37 +12,27 @@ package wallgate
 
 import rego.v1
 
-# Every rule that speaks of this host, by its own name or by a domain above it.
-host_rules := array.concat(
-	object.get(listed_hosts, input.request.host, []),
-	[rule |
-		some domain in domains_above
-		some rule in object.get(listed_domains, domain, [])
-	],
-)
+host_rules := rules if {
+	rules := data.allow.hosts[input.request.host]
+} else := domain_rules[0]
 
-default listed_hosts := {}
-
-listed_hosts := data.allow.hosts
-
-default listed_domains := {}
-
-listed_domains := data.allow.domains
-
-# `a.b.example.org` → `b.example.org`, `example.org`, `org`.
-domains_above := [concat(".", array.slice(labels, start, count(labels))) |
+# The rules of `b.example.org`, `example.org` and `org` for `a.b.example.org`; the nearest first.
+domain_rules := [rules |
 	labels := split(input.request.host, ".")
 	some start, _ in labels
 	start > 0
+	domain := concat(".", array.slice(labels, start, count(labels)))
+	rules := data.allow.domains[domain]
 ]
 
 permission := permissions[0] if count(permissions) > 0
 
-permissions := array.concat(host_permissions, mirror_permissions)
+permissions := array.concat(mirror_permissions, host_permissions)
 
-host_permissions := [allowed_by(rule) |
+host_permissions := [granted |
 	some rule in host_rules
 	rule_applies(rule)
+	granted := allowed_by(rule)
 ]
 
 allowed_by(rule) := object.union(
