@@ -1,4 +1,10 @@
 //! The shape of the tree: what may depend on what, where unsafe code may stand, and what no file says.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::string_slice,
+    reason = "tests stop where they stand"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
