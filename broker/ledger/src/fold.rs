@@ -1,7 +1,7 @@
 //! What follows from the journal: every derived row has its one origin here.
 //!
 //! The writer folds what it appends, opening folds what the index has not seen yet, and a reader folds the journal's tail
-//! in memory. [`crate::verify`] does not use this: it derives everything again, by itself.
+//! in memory. [`mod@crate::verify`] does not use this: it derives everything again, by itself.
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@
 //!   meta         "state"         → the state after the records that are in it, as JSON
 //! ```
 //!
-//! All of it follows from the journal, and [`crate::verify`] derives it again and compares. It is brought up to date behind
+//! All of it follows from the journal, and [`mod@crate::verify`] derives it again and compares. It is brought up to date behind
 //! the writer, in one two-phase transaction a second at most, and never ahead of what is synced. redb's single-writer mode lets any
 //! number of other processes read what is committed while the writer goes on.
 //!

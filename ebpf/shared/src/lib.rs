@@ -1,10 +1,10 @@
 //! What the eBPF programs and the loader share: map rows, reasons, and the pure decision about a frame.
 //!
 //! The code here runs in the kernel (compiled for `bpfel-unknown-none`) and under the host's tests, and it is the same
-//! code: [`classify`] looks at the first [`HEADER_BYTES`] bytes of a frame and at the row of the interface that it came
+//! code: [`fn@classify`] looks at the first [`HEADER_BYTES`] bytes of a frame and at the row of the interface that it came
 //! in on, and says what becomes of it. It allocates nothing, has no panicking path and no unsafe.
 //!
-//! Start with [`classify`]; [`Reason`] lists every way that a frame can end, and is what the counters are named after.
+//! Start with [`fn@classify`]; [`Reason`] lists every way that a frame can end, and is what the counters are named after.
 #![no_std]
 #![forbid(unsafe_code)]
 #![allow(
