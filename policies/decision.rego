@@ -15,7 +15,7 @@ decision := first_refusal if {
 # One refusal is told: the one whose name comes first, so that the same request always gets the same answer.
 first_refusal := [refusal | some refusal in refusals; refusal.rule == first_rule][0]
 
-first_rule := min([refusal.rule | some refusal in refusals])
+first_rule := min({refusal.rule | some refusal in refusals})
 
 # A host that some rule speaks of, but not for this request, says so; a host that no rule speaks of is told to ask.
 unlisted := deny(

@@ -14,25 +14,25 @@ import rego.v1
 
 host_rules := rules if {
 	rules := data.allow.hosts[input.request.host]
-} else := rules if {
-	some domain in parent_domains(input.request.host)
-	rules := data.allow.domains[domain]
-}
+} else := domain_rules[0]
 
-# `a.b.example.org` → `b.example.org`, `example.org`, `org`; the nearest first.
-parent_domains(host) := [concat(".", array.slice(labels, start, count(labels))) |
-	labels := split(host, ".")
+# The rules of `b.example.org`, `example.org` and `org` for `a.b.example.org`; the nearest first.
+domain_rules := [rules |
+	labels := split(input.request.host, ".")
 	some start, _ in labels
 	start > 0
+	domain := concat(".", array.slice(labels, start, count(labels)))
+	rules := data.allow.domains[domain]
 ]
 
 permission := permissions[0] if count(permissions) > 0
 
-permissions := array.concat(host_permissions, mirror_permissions)
+permissions := array.concat(mirror_permissions, host_permissions)
 
-host_permissions := [allowed_by(rule) |
+host_permissions := [granted |
 	some rule in host_rules
 	rule_applies(rule)
+	granted := allowed_by(rule)
 ]
 
 allowed_by(rule) := object.union(

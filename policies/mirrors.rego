@@ -24,10 +24,11 @@ default mirror := {}
 mirror := data.mirrors[input.destination.service]
 
 # Operations that are reads, by action; searching and listing tell what others put there, so they are off by default.
-mirror_permissions := [allow("mirror.read", "Reading from a mirror.", object.get(mirror, "credentials", [])) |
+mirror_permissions := [granted |
 	is_mirror
 	not object.get(mirror, "closed", false)
 	mirror_read
+	granted := allow("mirror.read", "Reading from a mirror.", object.get(mirror, "credentials", []))
 ]
 
 mirror_read if input.request.protocol == "dns"

@@ -48,14 +48,14 @@ refusals contains deny("never.token_mint", "This endpoint makes a new credential
 
 is_token_mint if {
 	some suffix in {
-		["oauth", "token"],
-		["oauth2", "token"],
-		["oauth2", "v2.0", "token"],
-		["login", "oauth", "access_token"],
-		["access", "api", "v1", "tokens"],
-		["-", "npm", "v1", "tokens"],
+		"/oauth/token",
+		"/oauth2/token",
+		"/oauth2/v2.0/token",
+		"/login/oauth/access_token",
+		"/access/api/v1/tokens",
+		"/-/npm/v1/tokens",
 	}
-	ends_with(input.request.segments, suffix)
+	endswith(input.request.path, suffix)
 }
 
 is_token_mint if {
@@ -63,13 +63,19 @@ is_token_mint if {
 }
 
 is_token_mint if {
+	contains(input.request.path, ":")
 	some segment in input.request.segments
 	some verb in {":generateAccessToken", ":generateIdToken", ":signBlob", ":signJwt"}
 	endswith(segment, verb)
 }
 
-ends_with(segments, suffix) if {
-	start := count(segments) - count(suffix)
-	start >= 0
-	array.slice(segments, start, count(segments)) == suffix
+# A container registry's token service, and the one that assumes roles.
+is_token_mint if {
+	input.request.path in {"/token", "/v2/token"}
+	input.request.query.scope
+}
+
+is_token_mint if {
+	some action in input.request.query.Action
+	action in {"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetSessionToken", "GetFederationToken"}
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bpf-toolchain.sh DIR: puts a Rust compiler for bpfel-unknown-none into DIR, a cache of 0.5 GB that may be deleted.
 #
-#   DIR/root       Debian's rustc-web, its prebuilt core for BPF and the LLVM of both, unpacked (nothing is installed:
+#   DIR/unpacked       Debian's rustc-web, its prebuilt core for BPF and the LLVM of both, unpacked (nothing is installed:
 #                  no second rustc appears in anybody's PATH)
 #   DIR/bin        rustc-bpf (that compiler) and bpf-linker (built from the crate registry against that LLVM)
 #   DIR/stamp      "RUSTC_WEB_VERSION BPF_LINKER_VERSION", written last: without it the cache is not used
@@ -68,22 +68,22 @@ note "unpacking ${packages[*]}"
 (cd "$apt_dir/archives" && rm -f ./*.deb && apt-get "${apt_options[@]}" -qq download "${packages[@]}") ||
   fail "download failed"
 
-rm -rf "$dir/stamp" "$dir/root"
-mkdir -p "$dir/root" "$dir/bin"
+rm -rf "$dir/stamp" "$dir/unpacked"
+mkdir -p "$dir/unpacked" "$dir/bin"
 for package in "$apt_dir"/archives/*.deb; do
-  dpkg-deb --fsys-tarfile "$package" | tar -x -C "$dir/root" --no-same-owner \
+  dpkg-deb --fsys-tarfile "$package" | tar -x -C "$dir/unpacked" --no-same-owner \
     --exclude=./usr/share/doc --exclude=./usr/share/man --exclude=./usr/lib/rustlib/bpfeb-unknown-none \
     --exclude="./usr/lib/llvm-$llvm/lib/*.a" --exclude="./usr/lib/llvm-$llvm/build"
 done
 rm -f "$apt_dir"/archives/*.deb
-libraries=$dir/root/usr/lib/x86_64-linux-gnu
-prefix=$dir/root/usr/lib/llvm-$llvm
+libraries=$dir/unpacked/usr/lib/x86_64-linux-gnu
+prefix=$dir/unpacked/usr/lib/llvm-$llvm
 [ -e "$prefix/lib/libLLVM-$llvm.so" ] || ln -sf "$libraries/libLLVM-$llvm.so" "$prefix/lib/libLLVM-$llvm.so"
 
 # RUSTC_BOOTSTRAP for one crate: aya-ebpf asks for feature(asm_experimental_arch).
 cat >"$dir/bin/rustc-bpf" <<WRAPPER
 #!/bin/sh
-RUSTC_BOOTSTRAP=aya_ebpf LD_LIBRARY_PATH="$libraries\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" exec "$dir/root/usr/bin/rustc" "\$@"
+RUSTC_BOOTSTRAP=aya_ebpf LD_LIBRARY_PATH="$libraries\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" exec "$dir/unpacked/usr/bin/rustc" "\$@"
 WRAPPER
 chmod +x "$dir/bin/rustc-bpf"
 "$dir/bin/rustc-bpf" -vV | grep -q "^LLVM version: $llvm\." || fail "the unpacked compiler does not run, or wants another LLVM than $llvm"
@@ -97,6 +97,6 @@ env -u CARGO_TARGET_DIR -u RUSTFLAGS -u CARGO_BUILD_TARGET \
   --no-default-features --features "llvm-$llvm" --target-dir "$dir/linker-target" >&2 ||
   fail "bpf-linker $linker_version does not build against LLVM $llvm"
 ln -sf "$dir/linker/bin/bpf-linker" "$dir/bin/bpf-linker"
-rm -rf "$dir/linker-target" "$prefix/include" "$dir/root/usr/include"
+rm -rf "$dir/linker-target" "$prefix/include" "$dir/unpacked/usr/include"
 printf '%s %s\n' "$version" "$linker_version" >"$dir/stamp"
 note "ready: rustc-web $version, LLVM $llvm_version, bpf-linker $linker_version in $dir"

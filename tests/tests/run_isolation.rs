@@ -163,7 +163,7 @@ fn its_environment_and_descriptors_are_its_own() {
         let secret = fs::File::open("/etc/passwd")?;
         let inherited = rustix::io::dup(&secret)?;
         let script = format!(
-            "exec 9<&{}; exec \"$0\" run --quiet --config \"$1\" --env KEPT=yes -- /bin/sh -c 'env; ls -l /proc/$$/fd'",
+            "exec 9</proc/self/fd/{}; exec \"$0\" run --quiet --config \"$1\" --env KEPT=yes -- /bin/sh -c 'env; ls -l /proc/$$/fd'",
             inherited.as_raw_fd()
         );
         rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;

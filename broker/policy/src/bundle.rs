@@ -154,6 +154,8 @@ pub(crate) struct Bundle {
     pub(crate) policies: Vec<BundleFile>,
     pub(crate) tests: Vec<BundleFile>,
     pub(crate) cases: Vec<BundleFile>,
+    /// The files that `data` was made of, the last laid over the others.
+    pub(crate) data_files: Vec<BundleFile>,
     pub(crate) data: serde_json::Value,
     pub(crate) manifest: Manifest,
     pub(crate) digest: BundleDigest,
@@ -216,6 +218,7 @@ impl Bundle {
             policies: Vec::new(),
             tests: Vec::new(),
             cases: Vec::new(),
+            data_files: Vec::new(),
             data: serde_json::Value::Object(serde_json::Map::new()),
             manifest: Manifest::default(),
             digest: BundleDigest([0; 32]),
@@ -229,6 +232,7 @@ impl Bundle {
                 Kind::Data => {
                     absorb(&mut hasher, &file);
                     mount(&mut bundle.data, &file)?;
+                    bundle.data_files.push(file);
                 }
                 Kind::Manifest => {
                     absorb(&mut hasher, &file);
@@ -259,6 +263,10 @@ impl Bundle {
                 });
             }
             lay_over(&mut bundle.data, value);
+            bundle.data_files.push(BundleFile {
+                path: name.display().to_string(),
+                text: file.text.clone(),
+            });
         }
         bundle.digest = BundleDigest(hasher.finalize().into());
         Ok(bundle)

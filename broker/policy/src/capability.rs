@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::assignment::{self, Assignments};
 use crate::bundle::{BundleError, BundleFile, Place};
 
 /// The deepest nesting of a syntax tree's JSON form that is walked.
@@ -146,6 +147,8 @@ pub(crate) struct Outline {
     pub(crate) rules: BTreeSet<String>,
     /// Each reference to `data` that no rule's package begins: what the rules read of the data, by dotted path.
     pub(crate) reads: BTreeSet<String>,
+    /// What the engine's program does not do as the language says.
+    pub(crate) assignments: Assignments,
 }
 
 /// Reads the engine's syntax tree (`tree`, JSON) of `files`.
@@ -159,11 +162,11 @@ pub(crate) fn outline(tree: &str, files: &[&BundleFile]) -> Result<Outline, Bund
     }
     let mut deserializer = serde_json::Deserializer::from_str(tree);
     deserializer.disable_recursion_limit();
-    let modules: Vec<Value> = serde::Deserialize::deserialize(&mut deserializer)
+    let trees: Vec<Value> = serde::Deserialize::deserialize(&mut deserializer)
         .map_err(|error| whole(&format!("the engine's syntax tree cannot be read: {error}")))?;
 
     let mut outline = Outline::default();
-    let modules: Vec<Module<'_>> = modules
+    let modules: Vec<Module<'_>> = trees
         .iter()
         .zip(files)
         .filter_map(|(tree, file)| Module::of(tree, file))
@@ -183,6 +186,7 @@ pub(crate) fn outline(tree: &str, files: &[&BundleFile]) -> Result<Outline, Bund
             module.check(rule, &mut outline)?;
         }
     }
+    outline.assignments = assignment::assignments(&trees, files);
     Ok(outline)
 }
 
@@ -342,7 +346,7 @@ impl<'a> Module<'a> {
 }
 
 /// The name that a rule's head declares, up to its first variable part.
-fn rule_name(rule: &Value) -> Option<String> {
+pub(crate) fn rule_name(rule: &Value) -> Option<String> {
     let head = rule.pointer("/Spec/head").or_else(|| rule.get("Default"))?;
     let reference = head
         .get("refr")
@@ -359,7 +363,7 @@ fn span_of(node: &Value) -> Option<&Value> {
     node.as_object()?.values().next()?.get("span")
 }
 
-fn text_of<'a>(text: &'a str, span: &Value) -> Option<&'a str> {
+pub(crate) fn text_of<'a>(text: &'a str, span: &Value) -> Option<&'a str> {
     let bound = |name: &str| usize::try_from(span.get(name)?.as_u64()?).ok();
     text.get(bound("start")?..bound("end")?)
 }
@@ -370,7 +374,7 @@ fn dotted(node: &Value) -> Option<String> {
 }
 
 /// `a.b[x].c` as `a.b`: the part before the first computed one.
-fn static_prefix(node: &Value) -> Option<String> {
+pub(crate) fn static_prefix(node: &Value) -> Option<String> {
     parts(node, false).map(|parts| parts.join("."))
 }
 

@@ -18,6 +18,7 @@ use wallgate_types::ruling::{Ruling, Verdict};
 
 use crate::answer;
 use crate::bundle::{Bundle, BundleDigest, BundleError};
+use crate::classify;
 use crate::decided::{Allowed, Decided, Denied};
 use crate::input;
 use crate::program::{Compiled, Entry, EvalError};
@@ -76,7 +77,7 @@ pub struct Usage {
 }
 
 /// That policy must see a request's body to decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BodyWant {
     /// The most bytes that it looks at. A longer body is denied.
     pub max_bytes: u64,
@@ -155,8 +156,9 @@ impl Policy {
         }
     }
 
-    /// Whether the bundle must see this request's body before it decides, asked without the body (rule
-    /// `data.wallgate.body`). `None`: stream it.
+    /// Whether this request's body must be read before it is decided: because the bundle says so (rule
+    /// `data.wallgate.body`, asked without the body), or because only the body tells a read of a mirror from a write (npm's
+    /// audits, git's upload-pack). `None`: stream it.
     ///
     /// # Errors
     /// When the rule fails; the request is to be denied by [`EvalError::refusal`].
@@ -165,13 +167,14 @@ impl Policy {
         facts: &RequestFacts,
         situation: &Situation,
     ) -> Result<Option<BodyWant>, EvalError> {
+        let grammar = classify::wanted_body(&facts.operation).map(|max_bytes| BodyWant { max_bytes });
         if !self.compiled.has_body_rule() {
-            return Ok(None);
+            return Ok(grammar);
         }
         let input = input::build(facts, situation);
         match self.compiled.evaluate(Entry::Body, input) {
-            Ok(value) => answer::body_want(&value).map(Some),
-            Err(EvalError::Undefined) => Ok(None),
+            Ok(value) => answer::body_want(&value).map(|bundle| grammar.max(Some(bundle))),
+            Err(EvalError::Undefined) => Ok(grammar),
             Err(error) => Err(error),
         }
     }

@@ -1,6 +1,6 @@
 //! A bundle, compiled: the engine's program, what is checked of it, and how it is run.
 //!
-//! The engine is regorus' register machine. It leaves three things to its user, which are done here:
+//! The engine is regorus' register machine. It leaves four things to its user, which are done here:
 //!
 //! - **Recursion** is only found by the engine when the stack is gone. The program's call graph is walked before its
 //!   first run; a circle or a chain deeper than [`MAX_CALL_DEPTH`] refuses the bundle, and so does a reference whose rule
@@ -9,6 +9,9 @@
 //!   make a rule undefined instead of failing. Where the decision itself conflicts that is a denial already; where a
 //!   helper does, `not helper` would hold. So when a program has a helper that could conflict, each allow is confirmed by
 //!   the engine's interpreter, for which a conflict is an error. Programs without one are not slowed down.
+//! - **Assignments** of something undefined (`role := data.roles[input.sandbox.id]`) do not fail, as they must: whatever
+//!   follows would be decided with nothing. They are spelled as unifications, which do fail, before the program is made;
+//!   where that would mean something else, each allow is confirmed as above. See [`crate::assignment`].
 //! - **Panics** are caught; the machine that panicked is thrown away, and so is one that failed in any way.
 
 use std::collections::BTreeMap;
@@ -128,6 +131,26 @@ pub(crate) fn engine_of(
     Ok((engine, outline))
 }
 
+/// The same policy with its assignments spelled as unifications, for the program.
+fn unified(
+    files: &[&BundleFile],
+    data: &serde_json::Value,
+    outline: &Outline,
+) -> Result<CompiledPolicy, BundleError> {
+    let respelled: Vec<BundleFile> = files
+        .iter()
+        .enumerate()
+        .map(|(index, file)| BundleFile {
+            path: file.path.clone(),
+            text: outline.assignments.respelled(index, &file.text),
+        })
+        .collect();
+    let (mut engine, _) = engine_of(&respelled.iter().collect::<Vec<_>>(), data)?;
+    engine
+        .compile_with_entrypoint(&DECISION.into())
+        .map_err(|error| rego_error("", &error))
+}
+
 /// Takes the place out of the engine's message, which is `--> file:line:col`, a quote of the source, `error: message`.
 pub(crate) fn rego_error(file: &str, error: &impl fmt::Display) -> BundleError {
     let text = error.to_string();
@@ -179,16 +202,20 @@ impl Compiled {
         let policy = engine
             .compile_with_entrypoint(&DECISION.into())
             .map_err(|error| rego_error("", &error))?;
+        let respelled = unified(files, data, &outline);
+        // What the compiler does not take respelled is compiled as it stands, and confirmed.
+        let doubtful = outline.assignments.doubtful || respelled.is_err();
+        let source = respelled.as_ref().unwrap_or(&policy);
         let entries: &[&str] = if has_body_rule {
             &[DECISION, BODY]
         } else {
             &[DECISION]
         };
         let program =
-            Compiler::compile_from_policy(&policy, entries).map_err(|error| rego_error("", &error))?;
+            Compiler::compile_from_policy(source, entries).map_err(|error| rego_error("", &error))?;
         check_builtins(&program)?;
         let called = check_calls(&program)?;
-        let confirmation = could_conflict(&program, &called).then_some(policy);
+        let confirmation = (doubtful || could_conflict(&program, &called)).then_some(policy);
         let compiled = Self {
             program,
             data: Value::from(data.clone()),

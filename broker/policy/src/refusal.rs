@@ -50,7 +50,7 @@ pub const PANIC: Refusal = Refusal {
 /// The service's name list does not have this package.
 pub const NAME_NOT_LISTED: Refusal = Refusal {
     rule: "wallgate.name_not_listed",
-    reason: "This package is not in the lockfile that the operator gave for this mirror; use a listed package, or ask for it to be added.",
+    reason: "What this asks for is not in the lockfile that the operator gave for this mirror; use a listed package, or ask for it to be added.",
 };
 
 /// All of them.

@@ -32,6 +32,10 @@ impl Service {
             // What is no read is policy's to refuse, by its own name.
             return true;
         };
+        if operation.name == "npm.audit" {
+            // Its body names packages that the operation does not tell. A client installs without an audit, too.
+            return false;
+        }
         operation
             .package
             .as_deref()
@@ -286,6 +290,11 @@ mod tests {
         };
         assert!(service.admits(&read(Some("Left_Pad"))) && service.admits(&read(None)));
         assert!(!service.admits(&read(Some("exfil-dghl"))));
+        let audit = Operation {
+            name: "npm.audit",
+            ..read(None)
+        };
+        assert!(!service.admits(&audit));
         let host = Host::parse("pypi.corp.test").unwrap();
         let mut map = ServiceMap::default();
         assert_eq!(map.insert(host.clone(), Arc::clone(&service)), Ok(()));

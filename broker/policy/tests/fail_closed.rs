@@ -547,6 +547,38 @@ fn a_body_is_wanted_only_where_a_rule_says_so() {
     }
 }
 
+/// The grammar asks for the body of what only its body tells from a write, whatever the bundle says.
+#[test]
+fn a_read_by_post_is_read_before_it_is_one() {
+    let mut facts = facts();
+    facts.operation = Operation {
+        name: "npm.audit",
+        ..Operation::unknown("npm")
+    };
+    for (body, expected) in [
+        ("", 4 << 20),
+        (
+            "body := {\"max_bytes\": 1} if input.request.method == \"GET\"",
+            4 << 20,
+        ),
+        (
+            "body := {\"max_bytes\": 8388608} if input.request.method == \"GET\"",
+            8 << 20,
+        ),
+        (
+            "body := {\"max_bytes\": 1} if input.request.method == \"PUT\"",
+            4 << 20,
+        ),
+    ] {
+        let policy = load(&format!("package wallgate\ndecision := {ALLOW}\n{body}\n")).unwrap();
+        let want = policy.wants_body(&facts, &situation()).unwrap();
+        assert_eq!(want.map(|want| want.max_bytes), Some(expected), "{body}");
+    }
+    facts.operation.action = wallgate_types::operation::Action::Read;
+    let policy = load(&format!("package wallgate\ndecision := {ALLOW}\n")).unwrap();
+    assert_eq!(policy.wants_body(&facts, &situation()).unwrap(), None);
+}
+
 #[test]
 fn eval_says_what_was_wrong() {
     let policy = load("package wallgate\ndecision := {\"verdict\": \"allow\", \"rules\": 1}\n").unwrap();
@@ -584,4 +616,86 @@ fn decisions_run_in_parallel() {
             });
         }
     });
+}
+
+/// The engine's compiled program went on with nothing in a variable when what was assigned was undefined, so a rule that
+/// looked something up allowed whatever was not there.
+#[test]
+fn an_assignment_of_nothing_fails_its_body() {
+    let helpers = "absent := 1 if false\nthree(x) := 1 if x == 3\nlooked(x) := data.wallgate_test.d[x]\nmap := {\"a\": 1}\n\
+                   names contains \"a\"\nids.b := 1\nparts := 1\nundefined_names contains data.wallgate_test.d[\"zz\"] if true\n";
+    let mut wrong = Vec::new();
+    for body in [
+        "x := input.nothing",
+        "x := input.request.query[input.request.method]",
+        "x := data.d[input.request.host]",
+        "host := input.request.host\nx := data.d[host]",
+        "d := data.d\nx := d[input.request.host]",
+        "some y in [1]\nx := data.d[y]",
+        "some key, _ in {\"k\": 1}\nx := data.d[key]",
+        "x := absent",
+        "x := three(4)",
+        "x := looked(\"zz\")",
+        "x := looked(\"a\")",
+        "x := {1, 2}[3]",
+        "x := [1, 2][7]",
+        "x := map[input.request.host]",
+        "x := names[input.request.host]",
+        "x := ids[input.request.host]",
+        "x := data.d.a[input.request.host]",
+        "x := (data.d[input.request.host] == 3)\ntrue",
+        "x := data.d[input.request.host] | {1}",
+        "x := data.d[input.request.host] + 1",
+        "x := sprintf(\"%v\", [data.d[input.request.host]])",
+        "x := [data.d[input.request.host]]",
+        "x := {\"a\": data.d[input.request.host]}",
+        "[x, y] := data.d[input.request.host]",
+        "x   :=   data.d[input.request.host]",
+        "x :=\n    data.d[input.request.host]",
+        "parts := data.d[input.request.host]",
+        "x := 1\ny := [x | x := data.d.nothing]\ncount(y) == 1",
+        "y := [x | x := data.d[input.request.host]]\ncount(y) == 1",
+        "y := [data.d[k] | some k in [\"q\"]]\ncount(y) == 1",
+        "y := {k: data.d[k] | some k in [\"q\"]}\ncount(y) == 1",
+        // Here the language would allow; the program does not get that far.
+        "y := [map[k] | some k in [\"a\", \"q\"]]\ny == [1]",
+        "y := [absent | some k in [\"q\"]]\ncount(y) == 1",
+        "y := [three(k) | some k in [4]]\ncount(y) == 1",
+        "y := {x | x := data.d[input.request.host]}\ncount(y) == 1",
+        "count(undefined_names) == 1",
+        "every q in [1] { x := data.d[input.request.host]; x != q }",
+        "not three(3)",
+        "x := data.d[input.request.host]\nnot x",
+    ] {
+        let decision = format!("decision := {ALLOW} if {{\n{body}\n}}");
+        let decided = verdict(&format!("{helpers}{decision}"));
+        if decided.starts_with("allow") {
+            wrong.push(format!("{body}: {decided}"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    // The same shapes hold when there is something.
+    for body in [
+        "x := input.request.host",
+        "some key, _ in {\"a\": 1}\nx := map[key]\nx == 1",
+        "x := three(3)",
+        "x := false",
+        "x := null",
+        "y := [x | some k in [\"a\", \"q\"]; x := map[k]]\ny == [1]",
+        "x := 1\ny := [x | x := 2]\nx == 1",
+        "parts := 2\ntrue",
+        "y := [x | x := 1]\nz := [x | x := 2]\ny != z",
+        "every q in [1] { x := q; x == 1 }",
+        "x := [p | p := split(input.request.host, \".\")[_]]\ncount(x) == 3",
+    ] {
+        let decided = verdict(&format!("{helpers}decision := {ALLOW} if {{\n{body}\n}}"));
+        assert!(
+            decided == "allow all" || decided == "deny wallgate.policy_error",
+            "{body}: {decided}"
+        );
+        if decided != "allow all" {
+            wrong.push(format!("{body}: {decided}"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
 }

@@ -38,6 +38,7 @@ mod lookup;
 mod lru;
 pub mod names;
 mod outcome;
+pub mod own_client;
 pub mod parse;
 mod pool;
 mod rate;

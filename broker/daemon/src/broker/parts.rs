@@ -22,22 +22,25 @@ use wallgate_policy::{Policy, PolicyLimits, Profile};
 use wallgate_proxy::arm::Armoury;
 use wallgate_proxy::attach::{self, Attached, Broker};
 use wallgate_proxy::limits::Limits;
+use wallgate_proxy::own_client::OwnClient;
 use wallgate_proxy::resolve::{Exception, Exceptions, Resolver, SystemLookup};
 use wallgate_proxy::shared::Shared;
 use wallgate_proxy::tls::ca::Root;
-use wallgate_proxy::tls::upstream::{OwnCa, UpstreamTrust};
+use wallgate_proxy::tls::upstream::{OwnCa, UpstreamTls, UpstreamTrust};
+use wallgate_types::authority::Authority;
 use wallgate_types::clock::{Clock, SystemClock};
 use wallgate_types::sandbox::SandboxId;
 use wallgate_vault::placeholder::Placeholders;
 use wallgate_vault::reference::Backends;
 use wallgate_vault::store::{CredentialStore, StoreOptions};
+use wallgate_vault_hashicorp::{HashicorpBackend, RawHashicorp};
 use wallgate_vault_local::{EnvBackend, FileBackend};
 use zeroize::Zeroizing;
 
 use super::confine::{self, Files};
 use super::logging;
 use crate::channel::{Attach, CounterRow, Summary};
-use crate::config::{self, Config, ServiceConfig, UpstreamConfig};
+use crate::config::{self, Config, HashicorpConfig, ServiceConfig, UpstreamConfig};
 use crate::exit::{Exit, Failure};
 use crate::state::StatePaths;
 
@@ -289,11 +292,19 @@ async fn credentials(
     clock: &Arc<dyn Clock>,
 ) -> Result<CredentialStore, Failure> {
     let refused = |error: &dyn std::fmt::Display| Failure::new(Exit::Secret, error);
-    let backends = Backends::new()
-        .with(Arc::new(EnvBackend::new(move |name| {
-            environment.get(name).cloned()
-        })))
-        .with(Arc::new(FileBackend::new(config.directory())));
+    let environment = Arc::new(environment);
+    let local = || {
+        let environment = Arc::clone(&environment);
+        Backends::new()
+            .with(Arc::new(EnvBackend::new(move |name| {
+                environment.get(name).cloned()
+            })))
+            .with(Arc::new(FileBackend::new(config.directory())))
+    };
+    let mut backends = local();
+    if let Some(vault) = &config.hashicorp {
+        backends = backends.with(Arc::new(hashicorp(vault, &local(), clock)?));
+    }
     let mut opened = Vec::with_capacity(config.credentials.len());
     for entry in &config.credentials {
         let source = backends.open(&entry.source).map_err(|error| refused(&error))?;
@@ -305,6 +316,51 @@ async fn credentials(
         None => Ok(store),
         Some(error) => Err(refused(&told_whole(error))),
     }
+}
+
+/// The secret store, asked through the broker's own guarded client.
+fn hashicorp(
+    vault: &HashicorpConfig,
+    local: &Backends,
+    clock: &Arc<dyn Clock>,
+) -> Result<HashicorpBackend, Failure> {
+    let usage =
+        |error: &dyn std::fmt::Display| Failure::new(Exit::Usage, format!("vault.hashicorp: {error}"));
+    let own = vault
+        .ca
+        .as_ref()
+        .map(|path| vault_root(vault, path))
+        .transpose()?;
+    let trust = UpstreamTrust::load(own.as_slice(), Arc::clone(clock)).map_err(|error| usage(&error))?;
+    let tls = UpstreamTls::new(&trust).map_err(|error| usage(&error))?;
+    let login = RawHashicorp {
+        address: vault.address.clone(),
+        namespace: vault.namespace.clone(),
+        token: Some(vault.token.to_string()),
+        approle: None,
+    };
+    let checked = login.validate(local).map_err(|error| usage(&error))?;
+    Ok(HashicorpBackend::new(
+        checked,
+        Arc::new(OwnClient::new(tls)),
+        Arc::clone(clock),
+    ))
+}
+
+/// The one authority that may speak for the secret store.
+fn vault_root(vault: &HashicorpConfig, path: &Path) -> Result<OwnCa, Failure> {
+    let host = vault
+        .address
+        .split_once("://")
+        .map_or(vault.address.as_str(), |(_, rest)| rest);
+    let authority = Authority::parse(host, 443)
+        .map_err(|error| Failure::new(Exit::Usage, format!("vault.hashicorp.address: {error}")))?;
+    Ok(OwnCa {
+        host: authority.host().clone(),
+        port: Some(authority.port()),
+        pem: read_bounded(path)?,
+        origin: path.display().to_string(),
+    })
 }
 
 fn exceptions(upstreams: &[UpstreamConfig]) -> Result<Exceptions, Failure> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   GET  REPO/info/refs?service=git-upload-pack    git.advertise  read
-//!   POST REPO/git-upload-pack                      git.fetch      read
+//!   POST REPO/git-upload-pack                      git.fetch      read, when its body is one
 //!   GET  REPO/info/refs?service=git-receive-pack   git.push       write: a client that asks this wants to push
 //!   POST REPO/git-receive-pack                     git.push       write
 //! ```
@@ -12,7 +12,7 @@
 
 use wallgate_types::operation::{Action, Operation};
 
-use super::Plain;
+use super::{Plain, body};
 
 /// The deepest path of groups that a repository may lie below.
 const MAX_REPOSITORY_SEGMENTS: usize = 10;
@@ -60,7 +60,13 @@ pub(super) fn classify(plain: &Plain<'_>) -> Option<Operation> {
                 return None;
             }
             let name = repository_name(repository)?;
-            Some(operation(Action::Read, "git.fetch", Some(name)))
+            let action = match plain.body {
+                // Until it was read, what else it says is not known.
+                None => Action::Unknown,
+                Some(request) if body::is_upload_pack_request(request) => Action::Read,
+                Some(_) => return None,
+            };
+            Some(operation(action, "git.fetch", Some(name)))
         }
         _ => None,
     }

@@ -9,6 +9,7 @@
 //! parameter or an encoded slash makes two servers see two paths; and a path or query that embeds an address makes a mirror
 //! fetch it.
 
+mod body;
 pub mod canonical;
 mod cargo;
 mod git;
@@ -17,6 +18,7 @@ mod npm;
 mod pypi;
 mod table;
 
+pub(crate) use body::wanted as wanted_body;
 pub(crate) use names::normalise_pypi;
 
 use std::fmt;

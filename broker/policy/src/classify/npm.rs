@@ -1,17 +1,13 @@
 //! The npm registry's grammar, as npm, yarn and pnpm speak it.
 
-use std::io::Read as _;
-
 use wallgate_types::operation::{Action, Operation};
 
 use super::table::{Content, Part, Query, Row};
-use super::{Plain, find, names};
+use super::{Plain, find};
 
 const GET: &[&str] = &["GET", "HEAD"];
-/// The largest audit that is looked into, inflated.
-const MAX_AUDIT_BYTES: u64 = 4 * 1024 * 1024;
 
-use Part::{Is, NpmPackage, NpmPackageAtVersion, NpmTarball, NpmUser, Rest, SemverOrTag, Word};
+use Part::{Is, NpmPackage, NpmPackageAtVersion, NpmTarball, NpmUser, Rest, SemverOrLatest, Word};
 
 const fn read(path: &'static [Part], name: &'static str) -> Row {
     Row {
@@ -73,7 +69,7 @@ const ROWS: &[Row] = &[
     ),
     read(&[NpmPackage], "npm.metadata"),
     read(&[NpmPackage, Is("-"), NpmTarball], "npm.tarball"),
-    read(&[NpmPackage, SemverOrTag], "npm.version"),
+    read(&[NpmPackage, SemverOrLatest], "npm.version"),
     // Reads by POST: every install sends one.
     audit(
         &[
@@ -88,7 +84,7 @@ const ROWS: &[Row] = &[
     ),
     audit(
         &[SECURITY.0, SECURITY.1, SECURITY.2, SECURITY.3, Is("audits")],
-        Content::Json,
+        Content::NpmAuditTree,
     ),
     audit(
         &[
@@ -99,7 +95,7 @@ const ROWS: &[Row] = &[
             Is("audits"),
             Is("quick"),
         ],
-        Content::Json,
+        Content::NpmAuditTree,
     ),
     Row {
         methods: GET,
@@ -235,32 +231,4 @@ fn join_scopes(segments: &[String]) -> Vec<String> {
         }
     }
     joined
-}
-
-/// `{"name": ["1.0.0", …], …}`, perhaps compressed, and nothing else: what a sandbox could otherwise write into it would be
-/// sent out as the body of a read.
-pub(super) fn is_bulk_audit(body: &[u8]) -> bool {
-    let mut text = Vec::new();
-    let inflated = if body.starts_with(&[0x1f, 0x8b]) {
-        flate2::read::GzDecoder::new(body)
-            .take(MAX_AUDIT_BYTES.saturating_add(1))
-            .read_to_end(&mut text)
-    } else {
-        body.take(MAX_AUDIT_BYTES.saturating_add(1))
-            .read_to_end(&mut text)
-    };
-    if inflated.is_err() || text.len() as u64 > MAX_AUDIT_BYTES {
-        return false;
-    }
-    let Ok(serde_json::Value::Object(packages)) = serde_json::from_slice(&text) else {
-        return false;
-    };
-    packages.iter().all(|(name, versions)| {
-        names::is_npm_package(name)
-            && versions.as_array().is_some_and(|versions| {
-                versions
-                    .iter()
-                    .all(|version| version.as_str().is_some_and(names::is_semver))
-            })
-    })
 }

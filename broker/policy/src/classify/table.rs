@@ -2,8 +2,7 @@
 
 use wallgate_types::operation::{Action, Operation};
 
-use super::Plain;
-use super::names;
+use super::{Plain, body, names};
 
 /// One shape of request and what it is called.
 pub(super) struct Row {
@@ -30,8 +29,8 @@ pub(super) enum Part {
     NpmUser,
     /// A semantic version.
     Semver,
-    /// A semantic version or a dist-tag.
-    SemverOrTag,
+    /// A semantic version, or `latest`: any other word could be a path of the mirror's own (`/api/system`).
+    SemverOrLatest,
     /// A PyPI project's name, in any spelling.
     Project,
     /// A PEP 440 version.
@@ -80,8 +79,8 @@ pub(super) enum Content {
     Type(&'static [&'static str]),
     /// An npm bulk audit: JSON that maps names to versions.
     NpmBulkAudit,
-    /// JSON, whatever is in it.
-    Json,
+    /// One of npm's older audits: JSON with a tree of dependencies.
+    NpmAuditTree,
     /// Whatever. Only in rows that are no reads.
     Any,
 }
@@ -107,9 +106,14 @@ impl Row {
         let matches = self.path_matches(segments, plain.trailing_slash, &mut found)
             && self.query.matches(plain.query)
             && self.content.matches(plain);
+        let action = if self.content.needs_body() && plain.body.is_none() {
+            Action::Unknown
+        } else {
+            self.action
+        };
         matches.then_some(Operation {
             ecosystem,
-            action: self.action,
+            action,
             name: self.name,
             package: found.package,
             version: found.version,
@@ -172,11 +176,7 @@ impl Part {
                 .strip_prefix("org.couchdb.user:")
                 .is_some_and(|user| !user.is_empty()),
             Self::Semver => version(found, segment, names::is_semver(segment)),
-            Self::SemverOrTag => version(
-                found,
-                segment,
-                names::is_semver(segment) || names::is_word(segment),
-            ),
+            Self::SemverOrLatest => version(found, segment, segment == "latest" || names::is_semver(segment)),
             Self::Project => {
                 let valid = names::is_pypi_project(segment);
                 let name = names::normalise_pypi(segment);
@@ -260,16 +260,22 @@ impl Query {
 }
 
 impl Content {
+    /// Whether nothing can be said of the request before its body was read.
+    const fn needs_body(self) -> bool {
+        match self {
+            Self::NpmBulkAudit | Self::NpmAuditTree => true,
+            Self::None | Self::Type(_) | Self::Any => false,
+        }
+    }
+
     fn matches(self, plain: &Plain<'_>) -> bool {
         let media_type = plain.media_type.as_deref();
-        let body = plain.body.unwrap_or_default();
+        let json = media_type == Some("application/json");
         match self {
-            Self::None => media_type.is_none() && body.is_empty(),
+            Self::None => media_type.is_none() && plain.body.is_none_or(<[u8]>::is_empty),
             Self::Type(types) => media_type.is_some_and(|media_type| types.contains(&media_type)),
-            Self::Json => media_type == Some("application/json"),
-            Self::NpmBulkAudit => {
-                media_type == Some("application/json") && plain.body.is_none_or(super::npm::is_bulk_audit)
-            }
+            Self::NpmBulkAudit => json && plain.body.is_none_or(body::is_bulk_audit),
+            Self::NpmAuditTree => json && plain.body.is_none_or(body::is_audit_tree),
             Self::Any => true,
         }
     }
