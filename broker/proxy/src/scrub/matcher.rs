@@ -446,7 +446,7 @@ fn windows_of(form: &Form) -> Vec<(Vec<u8>, usize)> {
         }
     }
     if form.between.has(0) {
-        // UTF-16: every other byte is zero.
+        // UTF-16, where every other byte is zero, and UTF-32, where three of four are.
         let [first, second, ..] = form.units.as_slice() else {
             return windows;
         };
@@ -454,6 +454,7 @@ fn windows_of(form: &Form) -> Vec<(Vec<u8>, usize)> {
             let wide = text.iter().flat_map(|b| [*b, 0]).collect();
             windows.push((wide, 0));
         }
+        windows.extend(first.members().map(|b| (vec![b, 0, 0, 0], 0)));
     }
     windows
 }

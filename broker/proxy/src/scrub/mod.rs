@@ -6,13 +6,15 @@
 //!            ─▶ trailers ── masked ───────────────────────────────────▶
 //! ```
 //!
-//! What is looked for: each secret in its raw, base64 (every alignment, both alphabets, folded lines), hexadecimal and
-//! UTF-16 form, each character of it plain or escaped (percent, JSON, HTML; see [`escape`]), in whatever pieces it comes.
-//! A mask has the length of what it covers, so Content-Length, ranges of a file format and gRPC frames stay right.
+//! What is looked for: each secret in its raw, base64 (every alignment, both alphabets, folded lines), hexadecimal,
+//! UTF-16 and UTF-32 form, each character of it plain or escaped (percent, JSON, HTML; see [`escape`]), in whatever
+//! pieces it comes. A mask has the length of what it covers, so Content-Length, ranges of a file format and gRPC frames
+//! stay right.
 //!
 //! Decisions:
-//! - An unknown or stacked content coding, a partial response (206) and an upgrade (101) are refused: they cannot be looked into,
-//!   or show a part at a time. The request stage takes `Range` out and cuts `Accept-Encoding` down beforehand.
+//! - Refused, since it cannot be looked into or shows a part at a time: an unknown or stacked content coding, messages
+//!   that are compressed one by one (gRPC, Connect), a partial response (206), an upgrade (101). The request stage
+//!   takes out beforehand what would ask for them.
 //! - Not only what was injected into this request is looked for, but every value that is bound to the same host and
 //!   known here, since what one request brings a later one may fetch.
 //! - A secret is found only whole. A service that cuts, reverses or encrypts it on demand is for policy to keep away.
@@ -32,7 +34,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, RANGE};
+use http::header::{
+    ACCEPT_ENCODING, ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, HeaderName, HeaderValue,
+    IF_RANGE, RANGE,
+};
 use http::{HeaderMap, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::ext::ReasonPhrase;
@@ -127,6 +132,9 @@ impl Scrubber {
             _ => {}
         }
         let coding = Coding::of(&head.headers).or(Err(ScrubError::Coding))?;
+        if is_coded_inside(&head.headers) {
+            return Err(ScrubError::Coding);
+        }
         // The standard phrase says the same, and nothing of upstream's.
         head.extensions.remove::<ReasonPhrase>();
         let found = scrub_fields(&mut head.headers, &self.patterns);
@@ -202,14 +210,28 @@ fn become_identity(fields: &mut HeaderMap) {
     }
 }
 
+/// Codings of the messages inside a body, which only their protocols undo: gRPC's and Connect's, and deltas (RFC 3229).
+const INSIDE: [&str; 3] = ["grpc-encoding", "connect-content-encoding", "im"];
+/// What asks for them.
+const ASKS_FOR_INSIDE: [&str; 3] = ["grpc-accept-encoding", "connect-accept-encoding", "a-im"];
+
+fn is_coded_inside(fields: &HeaderMap) -> bool {
+    INSIDE
+        .iter()
+        .flat_map(|name| fields.get_all(*name))
+        .any(|value| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"))
+}
+
 /// Takes out of a request what would make its response impossible to look into: parts, and codings that nobody here
 /// can undo. Returns the names of what was removed.
 pub(crate) fn prepare_request(fields: &mut HeaderMap) -> Vec<&'static str> {
-    use http::header::{ACCEPT_ENCODING, IF_RANGE};
     let mut removed = Vec::new();
-    for (name, text) in [(RANGE, "range"), (IF_RANGE, "if-range")] {
+    for name in [RANGE.as_str(), IF_RANGE.as_str()]
+        .into_iter()
+        .chain(ASKS_FOR_INSIDE)
+    {
         if fields.remove(name).is_some() {
-            removed.push(text);
+            removed.push(name);
         }
     }
     let offered: Vec<String> = fields
