@@ -135,6 +135,8 @@ fn bench(arguments: &[String]) -> Result<()> {
     ]))?;
     let built = suite::target_directory()?.join("release");
     run(std::process::Command::new(built.join("wallgate-bench"))
-        .args(arguments)
-        .env("WALLGATE_BIN", built.join("wallgate")))
+        .arg("compare")
+        .arg("--wallgate")
+        .arg(built.join("wallgate"))
+        .args(arguments))
 }
