@@ -22,8 +22,14 @@ const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
 pub(crate) enum PolicyCommand {
     /// Compile a bundle and say what is wrong with it, by file and line.
     ///
-    /// Exit code 0 when it can be used, 64 when it cannot.
+    /// Also names data that no rule reads, domains that are wider than they look, and entries that allow everything or
+    /// nothing. Exit code 0 when it can be used, also with warnings; 64 when it cannot or has errors.
     Check(CheckArguments),
+    /// Run a bundle's tests: its `test_*` rules and its `*.cases.toml`.
+    ///
+    /// Exit code 0 when all of them pass and each rule has a case that raises it, 1 otherwise, 64 when the bundle cannot
+    /// be used.
+    Test(CheckArguments),
     /// Decide one input document, as it stands in DESIGN: {"version":1,"sandbox":…,"request":…,…}.
     ///
     /// Prints what would happen to the request. Exit code 0 whatever the verdict.
@@ -65,6 +71,7 @@ pub(crate) struct EvalArguments {
 pub(crate) fn run(command: PolicyCommand) -> Result<ExitCode, Failure> {
     match command {
         PolicyCommand::Check(arguments) => check(&arguments),
+        PolicyCommand::Test(arguments) => test(&arguments),
         PolicyCommand::Eval(arguments) => eval(&arguments),
     }
 }
@@ -95,14 +102,76 @@ impl Bundle {
     }
 }
 
+fn unusable(error: &wallgate_policy::BundleError) -> Failure {
+    Failure::new(Exit::Usage, told_whole(error))
+}
+
 fn check(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
-    let policy = arguments.bundle.load()?;
+    let (bundle, data, limits) = arguments.bundle.resolve()?;
+    let report = Policy::check(&bundle, &data, &limits).map_err(|error| unusable(&error))?;
     if arguments.json {
-        output::json(&json!({ "digest": policy.digest().to_string(), "revision": policy.revision() }))?;
+        let findings = report.findings.iter().map(|finding| {
+            json!({
+                "severity": finding.severity.as_str(),
+                "code": finding.code,
+                "place": finding.place.to_string(),
+                "message": finding.message,
+            })
+        });
+        output::json(&json!({
+            "digest": report.digest.to_string(),
+            "revision": report.revision,
+            "findings": findings.collect::<Vec<_>>(),
+        }))?;
     } else {
-        output::line(&format!("good: bundle {}", policy.digest()))?;
+        for finding in &report.findings {
+            let (severity, code) = (finding.severity.as_str(), finding.code);
+            output::line(&format!(
+                "{}: {severity}: {} [{code}]",
+                finding.place, finding.message
+            ))?;
+        }
+        let word = if report.has_errors() { "not good" } else { "good" };
+        output::line(&format!("{word}: bundle {}", report.digest))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if report.has_errors() {
+        Exit::Usage.code().into()
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn test(arguments: &CheckArguments) -> Result<ExitCode, Failure> {
+    let (bundle, data, limits) = arguments.bundle.resolve()?;
+    let report = Policy::test(&bundle, &data, &limits).map_err(|error| unusable(&error))?;
+    let failed = report.failed();
+    if arguments.json {
+        let results = report
+            .results
+            .iter()
+            .map(|result| json!({ "file": result.file, "name": result.name, "failure": result.failure }));
+        output::json(&json!({ "results": results.collect::<Vec<_>>(), "unraised": report.unraised }))?;
+    } else {
+        for result in &report.results {
+            if let Some(failure) = &result.failure {
+                output::line(&format!("{}: {}: {failure}", result.file, result.name))?;
+            }
+        }
+        for rule in &report.unraised {
+            output::line(&format!("no case raises the rule {rule}"))?;
+        }
+        let passed = report
+            .results
+            .iter()
+            .filter(|result| result.failure.is_none())
+            .count();
+        output::line(&format!("{passed} passed, {failed} failed"))?;
+    }
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn eval(arguments: &EvalArguments) -> Result<ExitCode, Failure> {

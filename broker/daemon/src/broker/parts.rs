@@ -14,6 +14,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use tokio::task::JoinHandle;
 use wallgate_ledger::{
     ControlEvent, Filter, Kind, LeafIndex, Ledger, LedgerOptions, OpenError, Reader, display,
 };
@@ -58,6 +59,8 @@ pub(super) struct Parts {
     ledger: Ledger,
     ledger_directory: PathBuf,
     sandboxes: BTreeMap<SandboxId, Served>,
+    /// Fetches credentials again before they end.
+    refresher: JoinHandle<()>,
 }
 
 /// A sandbox's sockets, as the supervisor sends them.
@@ -99,13 +102,17 @@ pub(super) async fn open(config: &Path, state_dir: &Path, secrets: OwnedFd) -> R
     let ledger = open_ledger(&config, &state, &policy, &clock).await?;
     confine::enclose(&files(&config, &state)).map_err(Failure::internal)?;
 
-    let armoury = Armoury::new(Arc::new(store), Arc::new(Placeholders::new()));
+    let store = Arc::new(store);
+    let kept_fresh = Arc::clone(&store);
+    let refresher = tokio::spawn(async move { match kept_fresh.run_refresher().await {} });
+    let armoury = Armoury::new(store, Arc::new(Placeholders::new()));
     let shared = Shared::new(policy, services, ledger.clone(), armoury, limits(&config), clock);
     Ok(Parts {
         broker: Broker::new(Arc::new(shared), root, resolver, trust),
         ledger,
         ledger_directory: state.ledger(),
         sandboxes: BTreeMap::new(),
+        refresher,
     })
 }
 
@@ -188,6 +195,9 @@ impl Parts {
                 tracing::error!(code = error.code(), "a sandbox's end could not be recorded");
             }
         }
+        self.refresher.abort();
+        // It ends by being stopped, and has nothing else to say.
+        let _stopped = self.refresher.await;
         let ledger = self.ledger;
         match tokio::task::spawn_blocking(move || ledger.close()).await {
             Ok(Ok(_)) => None,
